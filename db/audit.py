@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import getpass
+import os
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -14,7 +16,7 @@ from .bulk import FEW
 from .rows import canonical
 from .schema.corrections import COMMAND, SERVICE, Audit
 
-__all__ = ["COMMAND", "SERVICE", "Action", "add", "entry", "page"]
+__all__ = ["COMMAND", "SERVICE", "Action", "account", "add", "entry", "page"]
 
 
 class Action(StrEnum):
@@ -31,7 +33,20 @@ class Action(StrEnum):
     RETRACT = "measurements.retract"
     RELEASE = "measurements.release"
     UNDO = "measurements.undo"
+    IMPORT = "measurements.import"
+    MERGE = "database.merge"
+    PROMOTE = "database.promote"
     RESTORE = "database.restore"
+
+
+def account() -> str:
+    """Author of what is done on the command line: the account's name, or its number where it has none, as in
+    some containers.
+    """
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        return f"uid {os.getuid()}"
 
 
 def add(

@@ -7,7 +7,7 @@ one of the author that it counts through: equal to the last digit, it was measur
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from sqlalchemy import Select, and_, case, func, or_, select
@@ -45,11 +45,12 @@ def claims(
     *,
     operator: str,
     device_key: str | None = None,
-    problem_key: str | None = None,
+    problem_keys: Sequence[str] | None = None,
     beside: Collection[str] = (),
 ) -> Iterator[Claim]:
     """The contested measurements of an operator that count so far as nobody retracted them, as stored.
 
+    Of all devices and problems, or of one kind of device and of some problems, `bulk.LOOKUP` at most.
     `beside` are keys of problems that were measured elsewhere, too: what tokens sent of these is contested.
     Iterate inside the transaction.
     """
@@ -57,8 +58,8 @@ def claims(
     joined = _joined(operator)
     if device_key is not None:
         joined = joined.where(Device.key == device_key)
-    if problem_key is not None:
-        joined = joined.where(Problem.key == problem_key)
+    if problem_keys is not None:
+        joined = joined.where(Problem.key.in_(problem_keys))
     several = func.count(func.coalesce(Submission.author, "").distinct()) > 1
     elsewhere = Measurement.problem_id.in_(select(Problem.id).where(Problem.key.in_(list(beside))))
     groups = joined.group_by(Measurement.problem_id, Device.key).having(

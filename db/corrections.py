@@ -40,9 +40,12 @@ class Sending(NamedTuple):
 
 
 class Concerned(NamedTuple):
-    """Measurements that a correction concerns: how many, of which operators, and when the first came."""
+    """Measurements that a correction concerns: how many change, the ids and operators of all, and when the
+    first came.
+    """
 
     measurements: int
+    ids: frozenset[int]
     operators: tuple[str, ...]
     since: datetime | None
 
@@ -264,4 +267,4 @@ def _recounted(connection: Connection, chosen: Iterable[Sending], changed: int) 
             operators.add(operator)
             since.append(first)
     counters.recount(connection, keys)
-    return Concerned(changed, tuple(sorted(operators)), min(since, default=None))
+    return Concerned(changed, frozenset(ids), tuple(sorted(operators)), min(since, default=None))

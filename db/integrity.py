@@ -1,13 +1,14 @@
 """Comparison of what a database holds with its own hashes and counts.
 
 A content hash is of a measurement's row and of the problem, implementation, device and environment that it
-refers to: a bit that changed in any of them, in a way that is read, makes another hash.
+refers to, or of the line of a record that was set aside: a bit that changed in any of them, in a way that is
+read, makes another hash.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -15,9 +16,11 @@ from sqlalchemy import exists, select
 from sqlalchemy.engine import Connection
 
 from . import authorships, counters, records, rows
+from .bulk import FEW
+from .hashing import content_hash
 from .schema import measurements as tables
 from .schema.corrections import Authorship, counts
-from .schema.measurements import Measurement, Submission
+from .schema.measurements import Measurement, Quarantined, Submission
 
 
 class _Counts(NamedTuple):
@@ -29,38 +32,58 @@ class _Counts(NamedTuple):
 
 
 NONE = _Counts(0, None, "0")
-BATCH = 500  # measurements that are looked at together
+BATCH = 500  # rows that are looked at together
+Check = Callable[[Connection, Sequence[int]], Iterator[str]]
 
 
 def faults(connection: Connection) -> Iterator[str]:
-    """Faults of a database in words: of the file, of measurements that changed, and of their counts."""
+    """Faults of a database in words: of the file, of what changed, set aside or not, and of the counts."""
     if connection.dialect.name == "sqlite":
         yield from (line for (line,) in connection.exec_driver_sql("PRAGMA integrity_check") if line != "ok")
-    ids = list(connection.execute(select(tables.Measurement.id).order_by(tables.Measurement.id)).scalars())
-    for start in range(0, len(ids), BATCH):
-        yield from _of_measurements(connection, ids[start : start + BATCH])
+    yield from _by_row(connection, tables.Measurement, "measurement", _of_measurements)
+    yield from _by_row(connection, Quarantined, "quarantined record", _of_quarantined)
     yield from _of_authors(connection)
     yield from _of_counts(connection)
 
 
+def _by_row(
+    connection: Connection, table: type[Measurement | Quarantined], name: str, check: Check
+) -> Iterator[str]:
+    """Faults of a table's rows, which are looked at together, and one by one where that fails."""
+    ids = list(connection.execute(select(table.id).order_by(table.id)).scalars())
+    waiting = [ids[start : start + BATCH] for start in reversed(range(0, len(ids), BATCH))]
+    while waiting:
+        some = waiting.pop()
+        try:
+            yield from list(check(connection, some))
+        except Exception as error:  # whatever a damaged row raises on its way to a record
+            if len(some) == 1:
+                yield f"{name} {some[0]} cannot be read: {_words(error)}"
+            else:
+                waiting += [[one] for one in reversed(some)]
+
+
 def _of_measurements(connection: Connection, ids: Sequence[int]) -> Iterator[str]:
-    """Faults of some measurements; one by one where reading them together fails."""
-    try:
-        read = list(records.by_id(connection, ids))
-    except Exception as error:  # whatever a damaged row raises on its way to a record
-        if len(ids) == 1:
-            yield f"measurement {ids[0]} cannot be read: {_words(error)}"
-            return
-        for one in ids:
-            yield from _of_measurements(connection, [one])
-        return
-    for row, record in read:
+    """Faults of some measurements."""
+    for row, record in records.by_id(connection, ids):
         if records.hash_of(record) != row["content_hash"]:
             yield f"measurement {row['id']} is not what was stored: its content hash is another"
             continue
         follows = rows.measurement_row(record)
         if any(row[name] != follows[name] for name in rows.FOLLOWS):
             yield f"measurement {row['id']} has an undisturbed time that does not follow from its samples"
+
+
+def _of_quarantined(connection: Connection, ids: Sequence[int]) -> Iterator[str]:
+    """Faults of some records that were set aside, whether they were released later or not.
+
+    A line was a record when it came: while it is the same, it is one.
+    """
+    columns = Quarantined.id, Quarantined.content_hash, Quarantined.record, Submission.author
+    query = select(*columns).outerjoin(Submission).where(Quarantined.id.in_(ids)).order_by(Quarantined.id)
+    for number, hashed, line, author in connection.execute(query.execution_options(yield_per=FEW)):
+        if hashed not in (content_hash(line), content_hash(line, author)):
+            yield f"quarantined record {number} is not what was set aside: its content hash is another"
 
 
 def _of_authors(connection: Connection) -> Iterator[str]:

@@ -264,6 +264,12 @@ def counts(connection: Connection) -> list[dict[str, Any]]:
     return [{**row, "count": int(row["count"])} for row in connection.execute(query).mappings()]
 
 
+def came_with(connection: Connection, submission: int) -> set[int]:
+    """Ids of the measurements that were new with a submission."""
+    query = select(tables.Measurement.id).where(tables.Measurement.submission_id == submission)
+    return set(connection.execute(query).scalars())
+
+
 def total(connection: Connection) -> int:
     """Number of records."""
     return counters.total(connection)
@@ -334,23 +340,24 @@ def _revive(
         tables.Implementation,
         lambda row: {"implementation": row["name"], "implementation_version": row["version"]},
     )
-    for page in connection.execute(query).mappings().partitions():
-        for objects, column in (
-            (problems, "problem_id"),
-            (devices, "device_id"),
-            (environments, "environment_id"),
-            (implementations, "implementation_id"),
-        ):
-            objects.load({row[column] for row in page})
-        for row in page:
-            made = make(
-                row,
-                **problems[row["problem_id"]],
-                **devices[row["device_id"]],
-                **environments[row["environment_id"]],
-                **implementations[row["implementation_id"]],
-            )
-            yield row, made
+    with connection.execute(query) as found:  # closed where the reader stops before the end
+        for page in found.mappings().partitions():
+            for objects, column in (
+                (problems, "problem_id"),
+                (devices, "device_id"),
+                (environments, "environment_id"),
+                (implementations, "implementation_id"),
+            ):
+                objects.load({row[column] for row in page})
+            for row in page:
+                made = make(
+                    row,
+                    **problems[row["problem_id"]],
+                    **devices[row["device_id"]],
+                    **environments[row["environment_id"]],
+                    **implementations[row["implementation_id"]],
+                )
+                yield row, made
 
 
 class _Objects(dict[int, dict[str, Any]]):

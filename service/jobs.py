@@ -128,6 +128,7 @@ def finish(intake: Intake, ended: Mapping[str, Any], lines: Sequence[str], autho
         "added": receipt.added,
         "known": receipt.known,
         "quarantined": len(receipt.quarantined),
+        "waiting": receipt.waiting,
         "known_waiting": receipt.known_waiting,
         "known_retracted": receipt.known_retracted,
     }

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels.contract.errors import shorten
 from selector.errors import InvalidRequest
+from selector.selection.confirmation import waiting_among
 
 if TYPE_CHECKING:
+    from kernel_selector.db.records import Stored
     from selector.selection.selector import Selector
 
 MOST_ITEMS = 1000
@@ -28,7 +30,8 @@ class Page:
 
 
 def measurements(selector: Selector, equal: Mapping[str, str], *, cursor: str | None, limit: int) -> Page:
-    """Records that count, each as `Record.to_json` has it, with author and batch (None: measured here).
+    """Records that nobody retracted, each as `Record.to_json` has it, with author and batch (None: measured
+    here), and whether it waits for somebody to agree.
 
     `equal` may hold an operator, a device's key, an implementation and a status. Raises InvalidRequest for
     a cursor that no page gave, and the errors of the database.
@@ -36,9 +39,13 @@ def measurements(selector: Selector, equal: Mapping[str, str], *, cursor: str | 
     from kernel_selector.db import records
 
     with selector.database.read() as connection:
-        found = records.page(connection, after=place(cursor), limit=limit + 1, equal=equal)
-        rows = ((one.id, {"author": one.author, "batch": one.batch}, one.record.to_json()) for one in found)
-        return _page(rows, limit)
+        seen = list[records.Stored]()
+        after = place(cursor)
+        page = _page(_rows(records.page(connection, after=after, limit=limit + 1, equal=equal), seen), limit)
+        waiting = waiting_among(connection, (one.record for one in seen))
+        for item, one in zip(page.items, seen, strict=False):  # seen is also the one after the last
+            item["waiting"] = one.id in waiting
+        return page
 
 
 def quarantined(selector: Selector, *, cursor: str | None, limit: int) -> Page:
@@ -61,6 +68,13 @@ def journal(selector: Selector, given: Mapping[str, Any], *, cursor: str | None,
         found = list(audit.page(connection, after=place(cursor), limit=limit + 1, **given))
     items = [{**one, "happened_at": one["happened_at"].isoformat()} for one in found[:limit]]
     return Page(items=items, next=cursor_after(items[-1]["id"]) if len(found) > limit else None)
+
+
+def _rows(found: Iterable[Stored], seen: list[Stored]) -> Iterator[tuple[int, dict[str, Any], str]]:
+    """Rows for `_page` of records, which are kept in `seen` as far as it reads."""
+    for one in found:
+        seen.append(one)
+        yield one.id, {"author": one.author, "batch": one.batch}, one.record.to_json()
 
 
 def _about(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import getpass
 import hashlib
-import os
 import re
 import secrets
 import zlib
@@ -142,16 +140,6 @@ def trust_token(database: str | Path | Database | None, name: str, *, trusted: b
         _note(connection, action, name, reason=reason)
 
 
-def account() -> str:
-    """Author of what is done on the command line: the account's name, or its number where it has none, as in
-    some containers.
-    """
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        return f"uid {os.getuid()}"
-
-
 def list_tokens(database: str | Path | Database | None) -> list[dict[str, Any]]:
     """JSON-ready: name, scopes, times and whether it is valid and trusted, of all tokens."""
     from kernel_selector import db
@@ -242,7 +230,7 @@ def _note(
     """Write into the journal what was done with a token, which only commands can do."""
     from kernel_selector.db import audit
 
-    who = {"author": account(), "through": audit.COMMAND, "reason": reason}
+    who = {"author": audit.account(), "through": audit.COMMAND, "reason": reason}
     audit.add(connection, **who, action=action, subject=name, details=details)
 
 

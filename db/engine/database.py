@@ -101,6 +101,11 @@ class Database:
         """The path, or the URL with its password hidden: for messages."""
         return self._location.text
 
+    @property
+    def name(self) -> str:
+        """The file's name, or the database's on its server: for the journal."""
+        return self._location.name
+
     @contextmanager
     def read(self) -> Iterator[Connection]:
         """A transaction that sees one state of the database and cannot change it."""

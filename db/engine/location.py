@@ -33,6 +33,11 @@ class Location:
         shown = self.url.set(drivername="postgresql").update_query_dict(secrets)
         return shown.render_as_string(hide_password=True)
 
+    @property
+    def name(self) -> str:
+        """For the journal: the file's name without its folder, or the database's without its host."""
+        return self.path.name if self.path is not None else str(self.url.database)
+
 
 def default_path() -> Path:
     """`measurements.sqlite` in the user's data directory for this package."""

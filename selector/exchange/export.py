@@ -20,7 +20,7 @@ from ..errors import InvalidRequest
 from ..selection.confirmation import unconfirmed
 from ..workloads.imported_operator import described, imported_operators
 from . import t4
-from .files import written
+from .files import printable, written
 from .validation import FIELDS, SCHEMA
 
 __all__ = ["Difference", "diff", "export", "merge", "promote", "waiting"]
@@ -144,23 +144,43 @@ def merge(source: Database, target: Database) -> Difference:
     """Add the source's measurements that the target lacks, all or none; returns the difference.
 
     Nothing is ever replaced: of two of the same candidate both stay, and the later one counts. What
-    waits for somebody to agree stays where it is: in another database it would be the owner's. Raises
-    Contradiction where one operator has other hyperparameters here than there, and the errors of the
-    databases.
+    waits for somebody to agree stays where it is: in another database it would be the owner's. The journal
+    of the target has an entry of what was added. Raises Contradiction where one operator has other
+    hyperparameters here than there, and the errors of the databases.
     """
     with source.read() as one, target.write() as other:
         _check(one, other)
-        return transfer.merge(one, other, waiting=_waiting(one))
+        found = transfer.merge(one, other, waiting=_waiting(one))
+        _enter(other, db.audit.Action.MERGE, source, found)
+        return found
 
 
 def promote(source: Database, target: Database) -> tuple[Difference, int]:
     """Add the source's measurements and its latest cost models: the target then answers as the source did.
 
-    Returns what was added and how many models were.
+    Returns what was added and how many models were. The journal has an entry as of `merge`.
     """
     with source.read() as one, target.write() as other:
         _check(one, other)
-        return transfer.merge(one, other, waiting=_waiting(one)), transfer.copy_models(one, other)
+        found = transfer.merge(one, other, waiting=_waiting(one))
+        models = transfer.copy_models(one, other)
+        _enter(other, db.audit.Action.PROMOTE, source, found, models=models)
+        return found, models
+
+
+def _enter(target: Any, action: db.audit.Action, source: Database, found: Difference, **more: int) -> None:
+    """Write into the journal what came from another database, if anything did."""
+    counts = {"added": found.new.total(), **more}
+    if not any(counts.values()):
+        return
+    db.audit.add(
+        target,
+        author=db.audit.account(),
+        through=db.audit.COMMAND,
+        action=action,
+        subject=printable(source.name),
+        details={**counts, "known": found.known.total(), "operators": dict(found.new)},
+    )
 
 
 def _check(source: Any, target: Any) -> None:

@@ -10,6 +10,11 @@ from pathlib import Path
 from ..errors import InvalidRequest
 
 
+def printable(name: str) -> str:
+    """A file's name for the journal: what no database holds, and what would begin a line, is spelt out."""
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in name)
+
+
 @contextmanager
 def written(path: Path) -> Iterator[Path]:
     """Temporary path beside `path`, renamed to `path` at the end of the block.

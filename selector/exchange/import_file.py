@@ -17,7 +17,7 @@ from kernel_selector.kernels.contract import CorruptRecord, Record
 
 from ..errors import BadFile, BadLines, BadRow, Fault
 from ..workloads.imported_operator import imported_operators
-from .files import refused, require_free
+from .files import printable, refused, require_free
 from .parquet import read_parquet
 from .readers import Line, Read, format_of, open_file, read_lines
 from .t4 import read_results
@@ -126,11 +126,11 @@ def import_file(
 ) -> ImportReport:
     """Store the measurements of a file in one transaction; returns a report of its lines.
 
-    The same lines again change nothing. A file with bad lines is not stored at all, unless
-    `options.keep_going`. Raises BadFile, BadLines and the errors of the database.
+    The same lines again change nothing. The journal has an entry of what was added. A file with bad lines is
+    not stored at all, unless `options.keep_going`. Raises BadFile, BadLines and the errors of the database.
     """
     chosen, file = options or ImportOptions(), Path(path)
-    report = ImportReport(source=file.name)
+    report = ImportReport(source=printable(file.name))
     kind = format_of(file, chosen.format)
     size = file.stat().st_size if file.is_file() else 0
     rejected = _Rejects(chosen.rejected, file)
@@ -156,7 +156,27 @@ def import_file(
             raise _refused(file, report)
         if not report.added + report.known + report.bad:
             raise BadFile(f"There are no measurements in {file}.")
+        _enter(connection, report)
     return report
+
+
+def _enter(connection: Any, report: ImportReport) -> None:
+    """Write into the journal what an import has added, if anything."""
+    if not report.added:
+        return
+    db.audit.add(
+        connection,
+        author=db.audit.account(),
+        through=db.audit.COMMAND,
+        action=db.audit.Action.IMPORT,
+        subject=report.source,
+        details={
+            "added": report.added,
+            "known": report.known,
+            "bad": report.bad,
+            "operators": {name: count for name, count in report.operators.items() if count},
+        },
+    )
 
 
 def _lines(file: IO[bytes], kind: str, options: ImportOptions, read: Read) -> Iterator[Line | Fault]:

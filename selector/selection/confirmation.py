@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Status
+from kernel_selector.kernels.contract import Record, Status
 
 from . import shipped as shipping
 
@@ -43,10 +43,29 @@ def unconfirmed(
     Of all devices and problems, or of one. `shipped`: whether they are held against what ships, None for as
     SELECTOR_SHIPPED says. Reads none of a database that nobody sent anything to.
     """
-    found = waiting(
-        connection, operator=operator, device_key=device_key, problem_key=problem_key, shipped=shipped
-    )
+    keys = None if problem_key is None else [problem_key]
+    found = waiting(connection, operator=operator, device_key=device_key, problem_keys=keys, shipped=shipped)
     return {claim.id: claim.problem_key for claim in found}
+
+
+def waiting_among(connection: Any, records: Iterable[Record], *, shipped: bool | None = None) -> set[int]:
+    """Ids of measurements that do not count yet, of the problems and kinds of devices of some records.
+
+    `shipped` as of `unconfirmed`.
+    """
+    from kernel_selector.db.bulk import parts
+
+    problems: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for record in records:
+        problems[record.problem.operator, record.device.key].add(record.problem.key)
+    return {
+        claim.id
+        for (operator, device), keys in problems.items()
+        for part in parts(sorted(keys))
+        for claim in waiting(
+            connection, operator=operator, device_key=device, problem_keys=part, shipped=shipped
+        )
+    }
 
 
 def waiting(
@@ -54,20 +73,22 @@ def waiting(
     *,
     operator: str,
     device_key: str | None = None,
-    problem_key: str | None = None,
+    problem_keys: Sequence[str] | None = None,
     shipped: bool | None = None,
 ) -> Iterator[Claim]:
-    """An operator's measurements that do not count yet, by problem and kind of device; as `unconfirmed`."""
+    """An operator's measurements that do not count yet, by problem and kind of device; of all, or as
+    `contested.claims`.
+    """
     from kernel_selector.db import contested
 
     if not contested.was_sent_to(connection):
         return
     there = _shipped_problems(operator, shipped)
-    if problem_key is not None:
-        there &= {problem_key}
+    if problem_keys is not None:
+        there &= set(problem_keys)
     problems = _by_problem(
         contested.claims(
-            connection, operator=operator, device_key=device_key, problem_key=problem_key, beside=there
+            connection, operator=operator, device_key=device_key, problem_keys=problem_keys, beside=there
         )
     )
     ships = _by_problem(_shipped_claims(operator, there & {key for key, _ in problems}))

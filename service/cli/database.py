@@ -107,10 +107,9 @@ def restore(file: CopyArgument, database: DatabaseOption = None, as_json: JsonOp
     \b
       selector database restore measurements-of-today.sqlite
     """
+    from kernel_selector.db.audit import account
     from kernel_selector.db.engine.backup import restore as put_back
     from selector.selection.database import same_database
-
-    from ..tokens import account
 
     found = put_back(file, database, author=account())
     document = {

@@ -77,10 +77,11 @@ def profile(
       selector fleet profile lstm --count 200 --device h200 --address auto
       selector fleet profile --job 7 --slurm logs --partition gpu --workers 16
     """
+    from kernel_selector.db.audit import account
+
     from ..fleet.jobs import JobRequest, create_job, get_job
     from ..fleet.launch import WorkerSetup
     from ..fleet.local import FleetSpec, follow, shared
-    from ..tokens import account
 
     if (what is None) == (job is None):
         raise typer.BadParameter("expected either problems to measure or --job with a job to go on with.")

@@ -62,8 +62,9 @@ def create(
       selector jobs create lstm hidden=64,128,256 batch=8,32 --device cpu
       selector jobs create lstm --count 200 --device h200 --device nvidia-a100-sxm4-80gb
     """
+    from kernel_selector.db.audit import account
+
     from ..fleet.jobs import JobRequest, create_job
-    from ..tokens import account
 
     operator, problems = drawn(what, device, count=count, seed=seed)
     request = JobRequest(
@@ -135,8 +136,9 @@ def cancel(number: Number, database: DatabaseOption = None, as_json: JsonOption 
     \b
       selector jobs cancel 7
     """
+    from kernel_selector.db.audit import account
+
     from ..fleet.jobs import cancel_job
-    from ..tokens import account
 
     print_job(cancel_job(database, number, author=account()), as_json=as_json)
 

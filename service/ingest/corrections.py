@@ -15,6 +15,7 @@ from kernel_selector.kernels.contract import CorruptRecord, RecordReader
 from kernel_selector.kernels.contract.errors import shorten
 from selector.errors import InvalidRequest
 from selector.profiling.profile import opened
+from selector.selection.confirmation import unconfirmed
 
 from .bounds import LONGEST_TEXT
 
@@ -51,8 +52,9 @@ def checked_reason(reason: str) -> str:
 def retract(database: Database | str | Path | None, chosen: Chosen, mandate: Mandate) -> dict[str, Any]:
     """The measurements of an author, of a batch or since a time: they count no more, until that is undone.
 
-    JSON-ready: the entry of the journal, how many measurements stop counting, of which operators the chosen
-    ones are, and those of which the cost model has learned from them. Not among the first are those that were
+    JSON-ready: the entry of the journal, how many measurements stop counting, how many of the chosen ones
+    now wait for somebody to agree, of which operators they are, and those of which the cost model has learned
+    from them. Not among the first are those that were
     retracted before, or count on because others sent them too. Raises InvalidRequest where nothing is chosen
     or found, and the errors of the database.
     """
@@ -172,9 +174,11 @@ def _answer(connection: Any, entry: int, concerned: Concerned) -> dict[str, Any]
 
     trained = {one["operator"]: one["created_at"] for one in reversed(models.listing(connection))}
     since = concerned.since
+    waiting = {one for name in concerned.operators for one in unconfirmed(connection, operator=name)}
     return {
         "entry": entry,
         "measurements": concerned.measurements,
+        "waiting": len(concerned.ids & waiting),
         "operators": list(concerned.operators),
         "train_again": [
             name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import CorruptRecord, Record, RecordReader
 from selector.errors import InvalidRequest
-from selector.selection.confirmation import unconfirmed
+from selector.selection.confirmation import waiting_among
 
 from ..logs import LOGGER
 from .bounds import too_long
@@ -24,7 +23,6 @@ if TYPE_CHECKING:
 
 SHOWN_FAULTS, MOST_FAULTS = 10, 1000  # lines that are no records: told, and read
 MOST_RECORDS = 50_000  # in one submission
-MOST_ASKED = 50  # problems of an operator that are asked for one by one; of more, all of it is read
 Numbered = tuple[int, str, Record]  # a line by its number, as text and as a record
 Judged = tuple[int, str, Record, str | None]  # ... and what speaks against it
 
@@ -49,13 +47,14 @@ class NotRecords(InvalidRequest):
 class Receipt:
     """Counts of one submission's records: new, known before, or set aside (line and reason).
 
-    Of the known ones some may wait for somebody to agree, or be retracted.
+    Of the new ones some may wait for somebody to agree; of the known ones, too, or be retracted.
     """
 
     received: int
     added: int
     known: int
     quarantined: tuple[BadLine, ...]
+    waiting: int = 0
     known_waiting: int = 0
     known_retracted: int = 0
 
@@ -86,20 +85,20 @@ class Intake:
         from kernel_selector.db import DatabaseError
 
         found = _records(lines)
-        review = Review(self._selector, datetime.now(UTC))
+        review, ships = Review(self._selector, datetime.now(UTC)), self._selector.with_shipped
         judged = [(number, line, record, review.objection(record)) for number, line, record in found]
         with self.database.write() as connection:
             if first is not None and first(connection, [record for _, _, record in found]) is False:
                 receipt, submission = _repeated(connection, found), None
             else:
-                receipt, submission = _stored(connection, _cleared(connection, judged, author), author)
+                receipt, submission = _stored(connection, _cleared(connection, judged, author), author, ships)
         if not receipt.known:
             return receipt
         aside = {fault.line for fault in receipt.quarantined}
         there = [record for number, _, record in found if number not in aside]
         try:
             with self.database.read() as connection:
-                waiting, retracted = _not_counting(connection, there, submission)
+                waiting, retracted = _not_counting(connection, there, submission, ships)
         except DatabaseError as error:  # the records are stored: an error would say that they are not
             LOGGER.warning("The known records of an upload are stored, but not told apart: %a", str(error))
             return receipt
@@ -123,9 +122,9 @@ class Intake:
             return self._open
 
 
-def _stored(connection: Any, judged: list[Judged], author: str) -> tuple[Receipt, int]:
+def _stored(connection: Any, judged: list[Judged], author: str, shipped: bool) -> tuple[Receipt, int]:
     """The receipt of records that are stored or set aside, and the id of their submission."""
-    from kernel_selector.db import audit, submissions
+    from kernel_selector.db import audit, records, submissions
 
     good = [record for _, _, record, reason in judged if reason is None]
     bad = [(number, line, reason) for number, line, _, reason in judged if reason is not None]
@@ -133,7 +132,9 @@ def _stored(connection: Any, judged: list[Judged], author: str) -> tuple[Receipt
     added = _add(connection, good, submission)
     set_aside = [(line, reason) for _, line, reason in bad]
     submissions.quarantine(connection, submission=submission, lines=set_aside)
-    counts = {"received": len(judged), "added": added, "known": len(good) - added}
+    new = records.came_with(connection, submission) if added else set()
+    waiting = len(new & waiting_among(connection, good, shipped=shipped)) if new else 0
+    counts = {"received": len(judged), "added": added, "known": len(good) - added, "waiting": waiting}
     audit.add(
         connection,
         author=author,
@@ -157,7 +158,9 @@ def _cleared(connection: Any, judged: list[Judged], author: str) -> list[Judged]
     return [(*one[:3], None) if one[0] in known else one for one in judged]
 
 
-def _not_counting(connection: Any, found: list[Record], submission: int | None) -> tuple[int, int]:
+def _not_counting(
+    connection: Any, found: list[Record], submission: int | None, shipped: bool
+) -> tuple[int, int]:
     """Numbers of stored records that wait for somebody to agree, and that are retracted.
 
     Without those that are new with the submission.
@@ -167,14 +170,7 @@ def _not_counting(connection: Any, found: list[Record], submission: int | None) 
     by_hash = {records.hash_of(record): record for record in found}
     sent = authorships.sent(connection, list(by_hash))
     known = [one for one in sent if submission is None or one.submission_id != submission]
-    problems: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for one in known:
-        record = by_hash[one.content_hash]
-        problems[record.problem.operator, record.device.key].add(record.problem.key)
-    waiting: set[int] = set()
-    for (operator, device), keys in problems.items():
-        for only in keys if len(keys) <= MOST_ASKED else [None]:
-            waiting |= unconfirmed(connection, operator=operator, device_key=device, problem_key=only).keys()
+    waiting = waiting_among(connection, (by_hash[one.content_hash] for one in known), shipped=shipped)
     return sum(one.id in waiting for one in known), sum(not one.counts for one in known)
 
 

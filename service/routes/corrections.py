@@ -59,7 +59,8 @@ def retract_measurements(
 def release_measurements(
     request: Request, wanted: Annotated[ReleaseRequest, Body(openapi_examples=examples.RELEASES)]
 ) -> dict[str, Any]:
-    """Records that were set aside count, under the names of those who sent them. Needs the scope `admin`."""
+    """Records that were set aside count, under the names of those who sent them; those of a token that is not
+    trusted may be `waiting` then. Needs the scope `admin`."""
     chosen, mandate = _chosen(wanted, ids=tuple(wanted.ids)), _mandate(request, wanted.reason)
     return _followed(request, corrections.release(intake_of(request).database, chosen, mandate))
 
@@ -92,7 +93,8 @@ def list_audit(
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response:
-    """Who did what, the oldest first: tokens, jobs, uploads, and corrections. Needs the scope `admin`."""
+    """Who did what, the oldest first: tokens, jobs, uploads, imports, merges and corrections. Needs the scope
+    `admin`."""
     given: dict[str, str | datetime | None] = {"author": author, "action": action, "since": since}
     return conditional(request, asdict(journal(selector_of(request), given, cursor=cursor, limit=limit)))
 

@@ -43,7 +43,8 @@ def list_measurements(
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response:
-    """Records in the order in which they were stored; they can be sent to another service as they are."""
+    """Records in the order in which they were stored; they can be sent to another service as they are. Those
+    that are `waiting` do not count before somebody agrees."""
     given = {"operator": operator, "device": device, "implementation": implementation, "status": status}
     equal = {name: str(value) for name, value in given.items() if value is not None}
     return conditional(request, asdict(measurements(selector_of(request), equal, cursor=cursor, limit=limit)))

@@ -56,6 +56,7 @@ class CorrectionDocument(Answer):
 
     entry: int = Field(description="Its number in the journal: what `undo` takes.")
     measurements: int = Field(description="How many count otherwise: none that others sent too.")
+    waiting: int = Field(description="How many of the chosen ones now wait for somebody to agree.")
     operators: list[str] = Field(description="Of which operators the chosen ones are.")
     train_again: list[str] = Field(description="Those whose cost model may have learned from them.")
 

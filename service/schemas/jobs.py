@@ -9,7 +9,7 @@ from pydantic import Field
 from .choices import MOST_DEVICES
 from .fields import LONGEST_TEXT, Answer, Hyperparameters, Name, Request
 from .layers import MOST_ANSWERS
-from .measurements import RECORD, RETRACTED, WAITING
+from .measurements import KNOWN_WAITING, RECORD, RETRACTED, WAITING
 
 State = Literal["queued", "running", "done", "failed", "cancelled"]
 LARGEST_ID = 2**63 - 1
@@ -152,7 +152,8 @@ class FinishDocument(Answer):
     added: int = Field(description="New ones.")
     known: int = Field(description="Those that were there already: of an answer that was lost, for example.")
     quarantined: int = Field(description="Those that contradict what is known: see `GET /v1/quarantine`.")
-    known_waiting: int = WAITING
+    waiting: int = WAITING
+    known_waiting: int = KNOWN_WAITING
     known_retracted: int = RETRACTED
 
 

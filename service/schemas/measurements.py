@@ -19,6 +19,7 @@ class MeasurementDocument(Answer):
     )
     batch: int | None = Field(description="Number of what it came in with; null: measured there.")
     record: dict[str, Any] = Field(description=RECORD)
+    waiting: bool = Field(description="Whether it does not count before somebody agrees.")
 
 
 class MeasurementPage(Answer):
@@ -53,7 +54,8 @@ class LineDocument(Answer):
     detail: str
 
 
-WAITING = Field(0, description="Of the known ones, those that wait for somebody to agree.")
+WAITING = Field(0, description="Of the new ones, those that wait for somebody to agree.")
+KNOWN_WAITING = Field(0, description="Of the known ones, those that wait for somebody to agree.")
 RETRACTED = Field(0, description="Of the known ones, those that are retracted.")
 
 
@@ -64,5 +66,6 @@ class ReceiptDocument(Answer):
     added: int = Field(description="New ones.")
     known: int = Field(description="Those that were there already.")
     quarantined: list[LineDocument] = Field(description="Those that contradict what is known.")
-    known_waiting: int = WAITING
+    waiting: int = WAITING
+    known_waiting: int = KNOWN_WAITING
     known_retracted: int = RETRACTED

@@ -87,7 +87,8 @@ def test_what_is_retracted_counts_nowhere_and_undone_counts_as_before(sent):
     with database.write() as connection:
         everything = answers(connection)
         first, found = retract(connection, author="ann")
-        assert found == (2, ("lstm",), THEN + timedelta(days=1))
+        assert (found.measurements, len(found.ids)) == (2, 2)
+        assert (found.operators, found.since) == (("lstm",), THEN + timedelta(days=1))
         second, found = retract(connection, since=THEN + timedelta(days=2))
         assert found.measurements == 1  # one of the two is retracted already
         assert answers(connection) == before

@@ -5,10 +5,11 @@ from __future__ import annotations
 import random
 import sqlite3
 from contextlib import closing
+from datetime import UTC, datetime
 
 import pytest
 
-from kernel_selector.db import Database, DatabaseError, integrity, records
+from kernel_selector.db import Database, DatabaseError, audit, corrections, integrity, records, submissions
 from kernel_selector.kernels.contract import SelectorError
 
 # statements that change what is read, and the beginning of the words for it
@@ -31,6 +32,25 @@ CHANGES = {
 }
 
 
+# statements that change a record that was set aside, and the beginning of the words for it
+CHANGES_ASIDE = {
+    "a byte": (
+        "UPDATE quarantined SET record = replace(record, 'lstm', 'lstn') WHERE id = 2",
+        "quarantined record 2 is not what was set aside",
+    ),
+    "all of it": ("UPDATE quarantined SET record = '' WHERE id = 2", "quarantined record 2 is not what"),
+    "no text": (
+        "UPDATE quarantined SET record = CAST(x'7bff7d' AS TEXT) WHERE id = 2",
+        "quarantined record 2 cannot be read",
+    ),
+    "a NUL": (
+        "UPDATE quarantined SET record = record || char(0) WHERE id = 2",
+        "quarantined record 2 cannot be read",
+    ),
+    "an author": ("UPDATE submission SET author = 'x' WHERE id = 2", "quarantined record 3 is not what"),
+}
+
+
 def found_in(database):
     with database.read() as connection:
         return list(integrity.faults(connection))
@@ -47,20 +67,47 @@ def test_what_was_stored_has_no_fault(filled):
     assert found_in(filled) == []
 
 
+def change(path, statement):
+    """Execute a statement that triggers would refuse."""
+    with closing(sqlite3.connect(path)) as raw:
+        for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            raw.execute(f"DROP TRIGGER {name}")
+        raw.execute(statement)
+        raw.commit()
+
+
 @pytest.mark.parametrize(("statement", "words"), CHANGES.values(), ids=CHANGES)
 def test_a_change_is_found(tmp_path, make_record, statement, words):
     path = tmp_path / "measurements.sqlite"
     with Database.open(path, create=True) as database:
         with database.write() as connection:
             records.add(connection, [make_record(number) for number in range(3)])
-        with closing(sqlite3.connect(path)) as raw:
-            for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-                raw.execute(f"DROP TRIGGER {name}")
-            raw.execute(statement)
-            raw.commit()
+        change(path, statement)
         faults = found_in(database)
     assert faults
     assert faults[0].startswith(words), faults
+
+
+@pytest.mark.parametrize("is_released", [True, False], ids=["released", "aside"])
+@pytest.mark.parametrize(("statement", "words"), CHANGES_ASIDE.values(), ids=CHANGES_ASIDE)
+def test_a_change_of_what_was_set_aside_is_found(tmp_path, make_record, statement, words, is_released):
+    path, now = tmp_path / "measurements.sqlite", datetime(2026, 5, 1, tzinfo=UTC)
+    made = [make_record(number) for number in range(2)]
+    lines = [(one.to_json(), "odd") for one in made]
+    with Database.open(path, create=True) as database:
+        with database.write() as connection:
+            first, second = (submissions.add(connection, author=name, received_at=now) for name in ("a", "b"))
+            submissions.quarantine(connection, submission=first, lines=lines)
+            submissions.quarantine(connection, submission=second, lines=lines[:1])
+            if is_released:
+                entry = audit.add(
+                    connection, author="me", through="command", action=audit.Action.RELEASE, subject="2"
+                )
+                corrections.release(connection, [corrections.Aside(2, first, made[1])], entry=entry)
+        assert found_in(database) == []
+        change(path, statement)
+        (fault,) = found_in(database)
+    assert fault.startswith(words)
 
 
 def test_a_flipped_bit_of_the_file_is_found_or_changes_nothing_that_is_read(tmp_path, make_record):

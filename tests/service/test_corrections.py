@@ -59,7 +59,7 @@ def test_what_one_token_sent_is_retracted_and_comes_back(client, made, mallory, 
     before = choice(client)
     slowest = [one for one in made if one.problem.hidden == 256][-1]
     sent = send(client, [scaled(slowest, 1 / 7.9, driver=slowest.environment.driver)], **mallory).json()
-    assert sent["added"] == 1
+    assert (sent["added"], sent["waiting"]) == (1, 1)
     after = choice(client)
     (held,) = run("measurements", "waiting", "--operator", "lstm")["waiting"]
     assert (held["author"], held["implementation"]) == ("mallory", slowest.implementation)
@@ -71,9 +71,11 @@ def test_what_one_token_sent_is_retracted_and_comes_back(client, made, mallory, 
     }
 
     found = post(client, "retract", author="mallory")
-    assert found == {"entry": found["entry"], "measurements": 1, "operators": ["lstm"], "train_again": []}
+    nothing = {"waiting": 0, "train_again": []}
+    assert found == {"entry": found["entry"], "measurements": 1, "operators": ["lstm"], **nothing}
     assert choice(client) == before
     undone = post(client, "undo", entry=found["entry"])
+    assert (undone["measurements"], undone["waiting"]) == (1, 1)
     assert choice(client) == after
     assert post(client, "retract", batch=batch, since="2026-01-01T00:00:00Z")["measurements"] == 1
     assert choice(client) == before
@@ -90,6 +92,7 @@ def test_what_one_token_sent_is_retracted_and_comes_back(client, made, mallory, 
         "received": 1,
         "added": 1,
         "known": 0,
+        "waiting": 1,
         "quarantined": 0,
     }
     first = client.get("/v1/audit", params={"limit": 3}).json()

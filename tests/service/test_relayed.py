@@ -11,6 +11,7 @@ from starlette.testclient import TestClient
 from kernel_selector.db import Database, DatabaseLocked, audit, integrity
 from kernel_selector.service import tokens
 from kernel_selector.service.app import create_app
+from kernel_selector.service.cli import main
 from kernel_selector.service.ingest import corrections, intake
 from kernel_selector.service.ingest.review import MOST_RATIO
 from kernel_selector.service.logs import LOGGER
@@ -73,6 +74,7 @@ def known(count, *, waiting=0, retracted=0):
         "added": 0,
         "known": count,
         "quarantined": [],
+        "waiting": 0,
         "known_waiting": waiting,
         "known_retracted": retracted,
     }
@@ -170,7 +172,7 @@ def test_the_same_file_a_hundred_times_is_stored_once_for_each_author(service, d
         for table, expected in {"measurement": 3, "authorship": 6, "quarantined": 0}.items():
             assert connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one() == expected, table
         last = list(audit.page(connection, limit=1, latest=True))
-    assert last[0]["details"] == {"received": 3, "added": 0, "known": 3, "quarantined": 0}
+    assert last[0]["details"] == {"received": 3, "added": 0, "known": 3, "waiting": 0, "quarantined": 0}
 
 
 def test_a_line_that_was_set_aside_first_is_released_as_its_senders(service, database, made):  # noqa: F811
@@ -205,6 +207,52 @@ def test_a_time_exactly_eight_times_off_is_not_set_aside_and_waits(service, made
         assert again == known(1, waiting=1)
 
 
+def test_an_upload_says_how_much_of_it_waits(service, made):  # noqa: F811
+    client, by = service
+    of_ann, rest = made[:2], made[2:]
+    assert by("ann", of_ann)["waiting"] == 0
+    answer = by("relay", made)
+    assert (answer["added"], answer["waiting"]) == (len(rest), len(rest))
+    assert (answer["known"], answer["known_waiting"]) == (2, 0)
+    (told,) = client.get("/v1/audit", params={"author": "relay"}).json()["items"]
+    assert told["details"]["waiting"] == len(rest)
+    own = [scaled(one, 1.1, driver=one.environment.driver) for one in rest]
+    assert by("eve", own)["waiting"] == 0  # two authors agree
+
+
+def test_pages_mark_what_waits(service, made):  # noqa: F811
+    client, by = service
+    by("ann", made[:2])
+    by("relay", made[2:])
+    found, cursor = [], {}
+    while cursor is not None:
+        answer = client.get("/v1/measurements", params={"limit": 3, **cursor}).json()
+        found += [(one["author"], one["waiting"]) for one in answer["items"]]
+        cursor = answer["next"] and {"cursor": answer["next"]}
+    assert found == [("ann", False)] * 2 + [("relay", True)] * (len(made) - 2)
+    by("ann", made)
+    items = client.get("/v1/measurements", params={"limit": 1000}).json()["items"]
+    assert {one["waiting"] for one in items} == {False}
+
+
+def test_a_correction_says_how_much_of_it_waits(service, database, made, capsys):  # noqa: F811
+    client, by = service
+    by("ann", made)
+    odd = scaled([one for one in made if one.problem.hidden == 256][-1], 9)  # flips nothing
+    for name in ("relay", "bob"):
+        assert len(by(name, [odd])["quarantined"]) == 1
+    found = correct(client, "release", author="relay")
+    assert (found["measurements"], found["waiting"]) == (1, 1)
+    assert correct(client, "undo", entry=found["entry"])["waiting"] == 0  # it is aside, and waits for nobody
+    again = ["measurements", "release", "--author", "relay", "--reason", "tried", "--database", database]
+    assert main(again) == 0
+    assert "1 of them cannot count before somebody agrees" in capsys.readouterr().out
+    assert correct(client, "release", author="bob")["waiting"] == 0  # it counts through bob
+    kept = correct(client, "retract", author="bob")
+    assert (kept["measurements"], kept["waiting"]) == (0, 1)  # relay's is left of it
+    assert correct(client, "undo", entry=kept["entry"])["waiting"] == 0
+
+
 def test_retracting_twice_says_that_nothing_changed(service, database, made):  # noqa: F811
     client, by = service
     by("ann", made)
@@ -229,19 +277,19 @@ def test_what_is_stored_is_answered_where_it_cannot_be_read_again(service, made,
     assert "not told apart: 'busy'" in caplog.text
 
 
-@pytest.mark.parametrize("most", [0, 50])
-def test_known_records_are_counted_by_problem_and_by_operator(service, made, monkeypatch, most):  # noqa: F811
+def test_what_waits_of_many_problems_is_asked_for_in_parts(service, made, monkeypatch):  # noqa: F811
     _, by = service
-    monkeypatch.setattr(intake, "MOST_ASKED", most)
-    asked = []
+    monkeypatch.setattr("kernel_selector.db.bulk.LOOKUP", 1)
+    asked, waiting = [], confirmation.waiting
 
-    def unconfirmed(connection, **given):
-        asked.append(given["problem_key"])
-        return confirmation.unconfirmed(connection, **given)
+    def noted(connection, **given):
+        asked.append(given["problem_keys"])
+        return waiting(connection, **given)
 
-    monkeypatch.setattr(intake, "unconfirmed", unconfirmed)
+    monkeypatch.setattr(confirmation, "waiting", noted)
     keys = {one.problem.key for one in made}
-    by("relay", made)
-    assert by("relay", made) == known(len(made), waiting=len(made))
     assert len(keys) > 1
-    assert set(asked) == (keys if most else {None})
+    for expected in ({"waiting": len(made)}, {"waiting": 0, "known_waiting": len(made)}):
+        assert by("relay", made).items() >= expected.items()
+        assert {tuple(one) for one in asked if one is not None} == {(key,) for key in keys}
+        asked.clear()

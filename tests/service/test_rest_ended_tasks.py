@@ -18,7 +18,7 @@ def test_a_task_that_is_done_takes_no_further_records(client, empty_database):
     )
     aside["measured_at"] = "2999-01-01T00:00:00+00:00"
     end = {"task": task["task"], "lease": task["lease"], "outcome": "done"}
-    known = {"known": 0, "known_waiting": 0, "known_retracted": 0}
+    known = {"known": 0, "waiting": 0, "known_waiting": 0, "known_retracted": 0}
     counts = {"received": 2, "added": 1, **known, "quarantined": 1}
     assert post(client, "finish", {**end, "records": [first, aside]}) == counts
     repeated = {**counts, "added": 0, "known": 1}

@@ -147,7 +147,7 @@ def test_records_of_a_task_that_is_lost_are_refused_and_said_so(client, empty_da
     mine = {"task": other["task"], "lease": other["lease"]}
     assert post(client, "heartbeat", mine) == {"task": other["task"]}
     counts = {"received": 1, "added": 1, "known": 0, "quarantined": 0}
-    counts |= {"known_waiting": 0, "known_retracted": 0}
+    counts |= {"waiting": 0, "known_waiting": 0, "known_retracted": 0}
     assert post(client, "finish", {**mine, **end}) == counts
     assert post(client, "finish", {**mine, **end}) == {**counts, "added": 0, "known": 1}
     assert stored(empty_database) == 1

@@ -17,7 +17,7 @@ from selector import Selector
 from tests.service.conftest import measured_records
 
 NDJSON = {"content-type": "application/x-ndjson"}
-ALL_COUNT = {"known_waiting": 0, "known_retracted": 0}
+ALL_COUNT = {"waiting": 0, "known_waiting": 0, "known_retracted": 0}
 
 
 def scaled(record, factor, driver="another"):

@@ -26,7 +26,7 @@ def audit(
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Show who did what: tokens, jobs, uploads, retractions and what was released.
+    """Show who did what: tokens, jobs, uploads, imports, merges, retractions and releases.
 
     Examples:
 

@@ -207,10 +207,9 @@ def _chosen(author: str | None, batch: int | None, since: str | None, ids: tuple
 
 
 def _mandate(reason: str) -> Mandate:
-    from kernel_selector.db.audit import COMMAND
+    from kernel_selector.db.audit import COMMAND, account
 
     from ...ingest.corrections import Mandate
-    from ...tokens import account
 
     return Mandate(author=account(), through=COMMAND, reason=reason)
 
@@ -224,6 +223,9 @@ def _tell(found: dict[str, Any], word: str, as_json: bool) -> None:
     count = output.number_of(found["measurements"], "measurement")
     same = "" if found["measurements"] else " The chosen ones are as before, or others sent them too."
     console.print(f"Entry {found['entry']}: {count}{operators} {word}.{same}", markup=False, soft_wrap=True)
+    if found["waiting"]:
+        held = f"{found['waiting']} of them cannot count before somebody agrees"
+        console.print(f"{held}: see `selector measurements waiting`", markup=False, soft_wrap=True)
     for one in found.get("kept", ()):
         console.print(f"  {one['id']} stays aside: {one['reason']}", markup=False, soft_wrap=True)
     for operator in found["train_again"]:

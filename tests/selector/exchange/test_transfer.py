@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +23,7 @@ from kernel_selector.db import (
 from kernel_selector.db.models import StoredModel
 from kernel_selector.db.tokens import StoredToken
 from selector import InvalidRequest, UnknownOperator
-from selector.errors import Contradiction
+from selector.errors import BadLines, Contradiction
 from selector.exchange import export as transfer
 from selector.exchange.import_file import import_file
 from tests.selector import foreign, replay
@@ -167,6 +169,58 @@ def test_repetitions_survive_a_merge_and_a_file(sqlite_database, other, tmp_path
     assert not +transfer.merge(sqlite_database, other).new
     transfer.export(tmp_path / "all.jsonl", sqlite_database)
     assert import_file(tmp_path / "all.jsonl", other).known == 5
+
+
+def entries_of(database: Database) -> list[tuple[str, ...]]:
+    with database.read() as connection:
+        found = list(audit.page(connection, limit=99))
+    assert {(one["author"], one["through"]) for one in found} <= {(audit.account(), audit.COMMAND)}
+    return [(one["action"], one["subject"], one["details"]) for one in found]
+
+
+def test_the_journal_has_what_came_from_elsewhere(filled, other, tmp_path):
+    given = {"schema": 1, "manifest": {}, "evaluation": {}, "arrays": b""}
+    model = StoredModel(operator="lstm", version="1", created_at=datetime(2026, 1, 1, tzinfo=UTC), **given)
+    rows = {foreign.OPERATOR: 30}
+    imported_first = (
+        "measurements.import",
+        "a.jsonl",
+        {"added": 30, "known": 0, "bad": 0, "operators": rows},
+    )
+    assert entries_of(filled) == [imported_first]
+
+    new = transfer.merge(filled, other).new
+    merged = {"added": new.total(), "known": 0, "operators": dict(new)}
+    assert new["lstm"]
+    transfer.merge(filled, other)  # adds nothing
+    transfer.promote(filled, other)
+    with filled.write() as connection:
+        models.add(connection, model=model)
+    transfer.promote(filled, other)
+    promoted = {"added": 0, "models": 1, "known": new.total(), "operators": {}}
+    name = Path(filled.location).name
+    assert entries_of(other) == [("database.merge", name, merged), ("database.promote", name, promoted)]
+
+    transfer.export(tmp_path / "all.jsonl", filled)
+    assert import_file(tmp_path / "all.jsonl", filled).added == 0
+    assert entries_of(filled) == [imported_first]
+
+
+def test_the_journal_has_one_line_for_a_file_of_any_name(other, tmp_path):
+    names = ["a\n7  root.jsonl", os.fsdecode(b"b\xff.jsonl")]
+    for seed, name in enumerate(names):
+        import_file(foreign.write(tmp_path / name, foreign.rows(3, seed=seed)), other)
+    assert [subject for _, subject, _ in entries_of(other)] == ["a\\n7  root.jsonl", "b\\udcff.jsonl"]
+
+
+def test_what_fails_is_not_in_the_journal(filled, other, tmp_path, monkeypatch):
+    path = foreign.write(tmp_path / "b.jsonl", [*foreign.rows(1), {"operator": "x"}])
+    with pytest.raises(BadLines):
+        import_file(path, other)
+    monkeypatch.setattr("kernel_selector.db.transfer.copy_models", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        transfer.promote(filled, other)
+    assert entries_of(other) == []
 
 
 @pytest.mark.parametrize("through", ["file", "merge", "promote"])
