@@ -44,7 +44,7 @@ class Body:
     snapshot; `complete` wants them all, and then the database is not asked again. Else what is missing is
     read when it is first asked about, and raises Changed unless the database still has the same content.
     Without a database there is nothing, and `caveats` says what to do. `shipped`: it came with this package.
-    `beside`: what tokens sent is held against what ships, None for as SELECTOR_SHIPPED says.
+    `beside`: what tokens sent is held against what ships.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class Body:
         complete: bool = False,
         wanted: Iterable[Pair] = (),
         shipped: bool = False,
-        beside: bool | None = False,
+        beside: bool = False,
     ) -> None:
         self._database, self._shipped, self._beside = database, shipped, beside
         self._reading = Lock()  # of the database, which may take its time

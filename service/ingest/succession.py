@@ -52,7 +52,6 @@ def _newest(connection: Any, **kind: Any) -> dict[str, Any] | None:
     """The last entry of the journal, of a kind; None where there is none."""
     from kernel_selector.db import audit
 
-    found = list(
-        audit.page(connection, limit=1, latest=True, **kind)
-    )  # to its end: its cursor is closed then
+    # read to its end, which closes its cursor
+    found = list(audit.page(connection, limit=1, latest=True, **kind))
     return found[0] if found else None

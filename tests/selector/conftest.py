@@ -73,11 +73,16 @@ def shipped_cache(shipped_file: Path, tmp_path: Path, monkeypatch: pytest.Monkey
     folder = tmp_path / "cache" / shipped_file.parent.name
     folder.mkdir(parents=True)
     (folder / shipped_file.name).symlink_to(shipped_file)
-    opened_before = knowledge._opened, shipped._opened, shipped.problem_keys, selector_module._shared
-    for cached in opened_before:
-        cached.cache_clear()
+    forget_what_ships()
+    selector_module._shared.cache_clear()
     yield
-    for cached in opened_before:
+    forget_what_ships()
+    selector_module._shared.cache_clear()
+
+
+def forget_what_ships() -> None:
+    """Let this process open anew what ships, which may be elsewhere by now."""
+    for cached in (knowledge._opened, shipped._opened, shipped.problem_keys):
         cached.cache_clear()
 
 

@@ -14,8 +14,9 @@ from kernel_selector.service import tokens
 from kernel_selector.service.app import create_app
 from kernel_selector.service.settings import Settings
 from selector import Selector
-from selector.selection import knowledge, shipped
+from selector.selection import shipped
 from selector.selection.answer import USED
+from tests.selector.conftest import forget_what_ships
 from tests.service.conftest import measured_records
 from tests.service.test_rest_measurements import scaled, send
 
@@ -23,11 +24,6 @@ LAYER = {"operator": "lstm", "hyperparameters": {"hidden": 1024, "batch": 64}}
 PLACEMENTS = ["json", "plain", "k8s-dra", "k8s-affinity", "slurm", "ray"]
 OUTLIER = "where the median of 1 record that came with this package is"
 THROUGHPUTS = ["json", "csv", "gavel", "sia", "adaptdl"]
-
-
-def forget_what_ships():
-    for cached in (knowledge._opened, shipped._opened, shipped.problem_keys):
-        cached.cache_clear()
 
 
 @pytest.fixture(scope="module")

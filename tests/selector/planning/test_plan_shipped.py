@@ -19,6 +19,7 @@ from selector.planning.training_setup import AS_FUSED_IN_GRAPHS, Training
 from selector.selection import knowledge, shipped
 from selector.selection.shipped import CPU
 from selector.workloads.published_models import layer_problems
+from tests.selector.conftest import forget_what_ships
 
 DEVICE = "h200"
 NORMS = ("RMSNorm", "T5LayerNorm")
@@ -68,8 +69,7 @@ def test_where_nothing_can_be_unpacked_the_plan_says_so(monkeypatch):
         raise OSError("no room")
 
     monkeypatch.setattr(shipped, "unpacked", unpacked)
-    for cached in (knowledge._opened, shipped._opened):
-        cached.cache_clear()
+    forget_what_ships()
     plan = selector.plan("bert-large", device=RATED, memory_limit="16GiB", batch=1)
     assert f"{knowledge.UNUSABLE}no room" in plan.caveats
     with pytest.raises(selector.NoMeasurements, match="cannot be used: no room"):

@@ -17,9 +17,10 @@ from kernel_selector.kernels.devices import known_device
 from selector import Selector
 from selector.exchange import export as transfer
 from selector.profiling.run import missing
-from selector.selection import knowledge, shipped
+from selector.selection import shipped
 from selector.selection.confirmation import unconfirmed
 from selector.training.train import load_measured
+from tests.selector.conftest import forget_what_ships
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 A, B = "torch_lstm", "hoisted"
@@ -84,17 +85,14 @@ def ships(tmp_path, monkeypatch):
     Database.open(path, create=True).close()
     monkeypatch.setenv("SELECTOR_SHIPPED", "on")
     monkeypatch.setattr(shipped, "unpacked", lambda: path)
-    opened = shipped._opened, shipped.problem_keys, knowledge._opened
-    for cached in opened:
-        cached.cache_clear()
+    forget_what_ships()
 
     def store(found):
         with Database.open(path) as database:
             send(database, OWNER, found)
 
     yield store
-    for cached in opened:
-        cached.cache_clear()
+    forget_what_ships()
 
 
 BYTES = {"peak": 2**24}
