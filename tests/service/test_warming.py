@@ -99,12 +99,16 @@ class _Loaded:
         self.loaded_app = application
 
 
-def test_the_first_question_about_an_operator_is_as_quick_as_others(
-    empty_database: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Half a second passes until Slurm's clients give up; it took up to 0.8."""
+@pytest.fixture
+def two_operators(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No operators but two, which are warmed up sooner than all."""
     operators = {name: registry.operator(name) for name in ("lstm", "attention")}
     monkeypatch.setattr(registry, "operators", lambda: operators)
+
+
+@pytest.mark.usefixtures("two_operators")
+def test_the_first_question_about_an_operator_is_as_quick_as_others(empty_database: Path) -> None:
+    """Half a second passes until Slurm's clients give up; it took up to 0.8."""
     opened = Selector(empty_database, shipped=True)
     with TestClient(app.create_app(opened, settings=Settings(), warm=True), base_url=LOCAL) as client:
         (thread,) = (one for one in threading.enumerate() if one.name == "warming")
@@ -118,12 +122,9 @@ def test_the_first_question_about_an_operator_is_as_quick_as_others(
     opened.close()
 
 
-def test_nothing_of_ones_own_database_is_read_before_a_question(
-    database_file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("two_operators")
+def test_nothing_of_ones_own_database_is_read_before_a_question(database_file: Path) -> None:
     """All that was read of it is read anew after each of its changes: that took seconds after each upload."""
-    operators = {name: registry.operator(name) for name in ("lstm", "attention")}
-    monkeypatch.setattr(registry, "operators", lambda: operators)
     opened = Selector(database_file, shipped=True)
     warming.warm_up(opened)
     assert opened._knowledge.own.records
@@ -131,7 +132,7 @@ def test_nothing_of_ones_own_database_is_read_before_a_question(
     shipped = opened._knowledge.shipped
     assert shipped
     devices = {device.key for device in shipped.devices}
-    assert shipped.loaded >= {(name, key) for name in operators for key in devices}
+    assert shipped.loaded >= {(name, key) for name in registry.operators() for key in devices}
     opened.close()
 
 
