@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -16,11 +15,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from kernel_selector.kernels.contract import Device, Problem, SelectorError
 
 from . import catalogue
-from .answer import Known, answer_each, known_each
+from .answer import Known, known_each
+from .answer_cache import Answer, Answers
 from .choice import Choice
 from .database import named_database, require_database
 from .knowledge import UNUSABLE, Knowledge
-from .query import DEFAULT_OPERATOR, Query, Request, parse
+from .query import DEFAULT_OPERATOR, Query, parse
 from .query_log import ASKER, noting
 from .shipped import are_wanted
 from .snapshot import Body, Changed, Pair, state_of
@@ -33,86 +33,14 @@ if TYPE_CHECKING:
 CHECK_S = 1.0  # how often to look whether the database has changed
 BACK_OFF = 9  # times as long as a look took, no other follows: a slow database costs a tenth of the time
 LOCK_WAIT_S = 2.0  # readers hardly ever wait; those that do have callers who wait with them
-PATIENCE_S = 0.25  # that a question waits to hear from a server
-CACHE_SIZE = 8192
+PATIENCE_S = 0.05  # that a question waits to hear from a server, which takes some milliseconds
+SILENT_S = 0.25  # without a word, after which a server that was asked counts as one that does not answer
 NONE_YET = "There are no measurements yet."
 ABSENT = "SELECTOR_DATABASE_URL names a database that is not there: only what ships answers."
 STALE = "The database cannot be read now, so this rests on what was loaded before."
 SNAPSHOT_TRIES = 3
 
-Answer = Choice | SelectorError
 Found = TypeVar("Found")
-
-
-class Answers:
-    """Answers from one Knowledge, the last of which are remembered. Safe to share among threads."""
-
-    def __init__(self, knowledge: Knowledge, note: Callable[[Sequence[Choice]], None]) -> None:
-        self.knowledge, self._note = knowledge, note
-        self._remembered: OrderedDict[object, Choice] = OrderedDict()
-        self._lock = Lock()
-
-    def each(self, queries: Sequence[Query], *, kept: bool = True) -> list[Answer]:
-        """The choice for each question, or the error that it met, in their order. Raises Changed.
-
-        kept: whether new answers are remembered, and uncertain ones noted as the next to measure.
-        """
-        keys = [_key(query) for query in queries]
-        with self._lock:
-            found: list[Answer | None] = [self._recalled(key) for key in keys]
-        new = [index for index, choice in enumerate(found) if choice is None]
-        if new:
-            for index, answer in zip(new, self._decided([queries[index] for index in new]), strict=True):
-                found[index] = answer
-        if new and kept:
-            fresh = {index: one for index in new if isinstance(one := found[index], Choice)}
-            with self._lock:
-                self._remembered |= {
-                    keys[index]: one for index, one in fresh.items() if keys[index] is not None
-                }
-                while len(self._remembered) > CACHE_SIZE:
-                    self._remembered.popitem(last=False)
-            self._note(list(fresh.values()))
-        return [one for one in found if one is not None]
-
-    def remembers(self, query: Query) -> bool:
-        """Whether a question was answered before, and the answer is still kept."""
-        key = _key(query)
-        return key is not None and key in self._remembered
-
-    def _recalled(self, key: object) -> Choice | None:
-        """An answer given before, which becomes the last to be forgotten."""
-        if key is None or key not in self._remembered:
-            return None
-        self._remembered.move_to_end(key)
-        return self._remembered[key]
-
-    def _decided(self, queries: Sequence[Query]) -> list[Answer]:
-        """The answers to questions that were not asked before."""
-        found: dict[int, Answer] = {}
-        requests: dict[int, Request] = {}
-        for index, query in enumerate(queries):
-            try:
-                requests[index] = parse(self.knowledge, query)
-            except SelectorError as error:
-                found[index] = error
-        answers = answer_each(self.knowledge, list(requests.values()))
-        found |= zip(requests, answers, strict=True)
-        return [found[index] for index in range(len(queries))]
-
-
-def _key(query: Query) -> object:
-    """Equal for equal questions, of which 1, 1.0 and True are three; None for what cannot be hashed."""
-    given = (
-        *(query.operator, query.device, query.memory, query.objective, query.named, query.among),
-        *query.hyperparameters.values(),
-    )
-    key = (*query.hyperparameters, *given, *map(type, given))
-    try:
-        hash(key)
-    except TypeError:
-        return None
-    return key
 
 
 class Selector:
@@ -144,6 +72,7 @@ class Selector:
         self._lock = RLock()
         self._looking = Lock()  # held by the one that looks for changes, or for who does so on its behalf
         self._answered_look = Event()  # that the database has been heard of in the look at hand
+        self._look_began = math.inf
         self._open: Database | None = None
         self._stamp: object = None
         self._trouble: SelectorError | None = None  # why the database cannot be read now
@@ -414,22 +343,27 @@ class Selector:
         """Look whether the database has changed, when it is time, and load it again if so.
 
         One thread looks, and waits for a slow or locked database; the others answer from what is loaded. For
-        a server that does not answer soon, which may be silent, nobody waits: that is trouble until it does.
+        a server that does not answer soon, which may be silent, nobody waits: what it says is for the
+        questions after this one, and that it says nothing is trouble until it does.
         """
         if not self._is_due() or not self._looking.acquire(blocking=False):
+            self._notice_silence()
             return
         patience_s = self.patience_s
         if patience_s is None:
             self._look()
             return
-        answered = self._answered_look = Event()
+        # in this order, for who reads both beside it
+        self._look_began, self._answered_look = time.monotonic(), Event()
         look = Thread(target=self._look, name="database", daemon=True)
         look.start()
-        if self._trouble is not None:
-            return  # that it is back is for the questions after this one
-        if answered.wait(patience_s):
+        if self._trouble is None and self._answered_look.wait(patience_s):
             look.join()  # it is there: loading what has changed takes as long as it does
-        elif self._trouble is None:
+
+    def _notice_silence(self) -> None:
+        """Take it for trouble that a look at a server goes on and nothing has been heard of it."""
+        unheard = not self._answered_look.is_set() and self._looking.locked()
+        if unheard and self._trouble is None and time.monotonic() - self._look_began > SILENT_S:
             from kernel_selector.db import DatabaseUnreachable
 
             place = self._open.location if self._open else ""

@@ -15,10 +15,10 @@ from kernel_selector.db import StoredModel
 from kernel_selector.kernels.contract import Device, Problem
 
 from ..errors import LeakedProblems
+from ..selection.answer_cache import Answer, Answers
 from ..selection.knowledge import Knowledge
 from ..selection.neighbours import timed_alike
 from ..selection.query import Query
-from ..selection.selector import Answer, Answers
 from .dataset import Withheld
 from .fit import AnyDataset, Flags
 from .robustness import contests

@@ -48,6 +48,8 @@ class Relay:
 
     def _connect(self, client: socket.socket) -> None:
         self._speaks.wait()
+        if self._closed:
+            return
         with suppress(OSError):
             server = socket.create_connection(self._server)
             self._open.append(server)

@@ -23,7 +23,7 @@ from tests.service.relay import Relay
 pytestmark = pytest.mark.postgres
 KNOWN = {"hyperparameters": {"hidden": 256, "batch": 32}}
 CONNECT_S = 2  # the least that PostgreSQL's own library knows
-AT_ONCE_S = 1.5  # on a busy machine: a quarter of a second that one of them waits, and milliseconds
+AT_ONCE_S = 1.5  # on a busy machine: 50 ms that one of them waits, and milliseconds
 
 
 @pytest.fixture
@@ -93,6 +93,21 @@ def test_a_service_answers_from_what_it_loaded_and_says_so(relay, url):
             time.sleep(0.1)
         assert client.post("/v1/choices", json=KNOWN).json()["caveats"] == []
         assert client.post("/v1/measurements", content=LINE, headers=headers).status_code == 200
+    selector.close()
+
+
+def test_nobody_waits_until_silence_is_trouble(relay, url, monkeypatch):
+    monkeypatch.setattr(engine_module, "SILENT_S", 60.0)
+    selector = Selector(url)
+    selector.choose(hidden=256, batch=32)
+    relay.hush()
+    time.sleep(2 * engine_module.CHECK_S)
+    for _ in range(3):  # the first of them looks
+        choice, seconds = timed(selector.choose, hidden=256, batch=32)
+        assert (choice.caveats, seconds < AT_ONCE_S) == ((), True)
+    monkeypatch.setattr(engine_module, "SILENT_S", 0.0)
+    stale = selector.choose(hidden=256, batch=32)
+    assert [caveat for caveat in stale.caveats if "does not answer: see its server" in caveat]
     selector.close()
 
 

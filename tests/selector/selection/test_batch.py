@@ -11,7 +11,7 @@ import pytest
 from kernel_selector.kernels import registry
 from selector import Choice, InvalidRequest, NothingFits, Query, UnknownHyperparameter
 from selector.cost_model.predictor import Predictor
-from selector.selection import selector as selector_module
+from selector.selection import answer_cache
 from tests.selector import replay
 
 
@@ -84,7 +84,7 @@ def test_equal_questions_are_answered_once_and_unlike_ones_are_not(trained):
 
 
 def test_the_last_answers_stay_when_there_are_too_many(trained, monkeypatch):
-    monkeypatch.setattr(selector_module, "CACHE_SIZE", 3)
+    monkeypatch.setattr(answer_cache, "CACHE_SIZE", 3)
     asked = queries(*({"hidden": 200 + step, "batch": 24} for step in range(4)))
     first = trained.choose_each(asked[:3])
     trained.choose_each(asked[3:])
@@ -93,7 +93,7 @@ def test_the_last_answers_stay_when_there_are_too_many(trained, monkeypatch):
 
 
 def test_threads_that_ask_at_once_get_what_each_would_alone(trained, monkeypatch):
-    monkeypatch.setattr(selector_module, "CACHE_SIZE", 7)
+    monkeypatch.setattr(answer_cache, "CACHE_SIZE", 7)
     lists = [
         queries(*({"hidden": 64 + (3 * one + two) % 11, "batch": 9} for two in range(8))) for one in range(16)
     ]
