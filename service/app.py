@@ -56,18 +56,21 @@ TAGS = [
 ]
 
 
-def create_app(selector: Selector, *, settings: Settings | None = None, warm: bool = False) -> FastAPI:
+def create_app(
+    selector: Selector, *, settings: Settings | None = None, warm: bool = False, closes: bool = False
+) -> FastAPI:
     """The service that answers from `selector`.
 
     Without `settings`, those of the environment. `warm`: whether each operator is warmed up beside the first
-    requests, which takes memory and some seconds of a core.
+    requests, which takes memory and some seconds of a core. `closes`: whether the end of the service closes
+    the selector, which goes on being its owner's otherwise.
     """
     given = settings or Settings.load()
     app = assemble(given)
     app.state.json_log = given.log_format == "json"
     if app.state.json_log:
         write_json_lines()
-    app.state.selector, app.state.warm = selector, warm
+    app.state.selector, app.state.warm, app.state.closes = selector, warm, closes
     app.state.access = AccessList(selector)
     app.state.page = Sources.of(selector)
     app.state.intake = Intake(selector)
@@ -89,7 +92,7 @@ def from_environment() -> FastAPI:
     try:
         settings = Settings.load()
         selector = Selector(named_database(), shipped=settings.shipped)
-        return create_app(selector, settings=settings, warm=True)
+        return create_app(selector, settings=settings, warm=True, closes=True)
     except SelectorError as error:
         raise SystemExit(f"error: {error}") from error
 
@@ -162,4 +165,5 @@ async def _ready(app: FastAPI) -> AsyncIterator[None]:
 def _close(app: FastAPI) -> None:
     """Give back the connections to the database."""
     app.state.intake.close()
-    app.state.selector.close()
+    if app.state.closes:
+        app.state.selector.close()

@@ -95,7 +95,7 @@ def _serve_here(
     from ..app import collect_seldom, create_app
 
     collect_seldom()
-    application = create_app(selector, settings=settings, warm=True)
+    application = create_app(selector, settings=settings, warm=True, closes=True)
     configuration = _configuration(application, settings, place)
     _log_requests(settings)
     run_announced(configuration, announce)

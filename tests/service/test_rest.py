@@ -265,7 +265,8 @@ def test_a_smaller_limit_on_bodies(selector):
     assert response.status_code == 413
 
 
-def test_the_selector_is_warm_before_the_first_request():
+@pytest.mark.parametrize("closes", [False, True])
+def test_the_selector_is_warm_before_the_first_request_and_closed_where_it_is_the_services(closes):
     calls = []
 
     class Counting:
@@ -279,10 +280,10 @@ def test_the_selector_is_warm_before_the_first_request():
         def close(self):
             calls.append("close")
 
-    with TestClient(create_app(Counting()), base_url="http://127.0.0.1") as client:
+    with TestClient(create_app(Counting(), closes=closes), base_url="http://127.0.0.1") as client:
         assert calls == ["operators", "choose"]
         assert client.get("/healthz").status_code == 200
-    assert calls == ["operators", "choose", "close"]
+    assert calls == ["operators", "choose", *(["close"] * closes)]
 
 
 def test_its_end_does_not_wait_for_a_database_that_is_silent(monkeypatch):
@@ -298,7 +299,7 @@ def test_its_end_does_not_wait_for_a_database_that_is_silent(monkeypatch):
 
     monkeypatch.setattr(app_module, "CLOSE_S", 0.1)
     silent = Silent()
-    with TestClient(create_app(silent), base_url="http://127.0.0.1"):
+    with TestClient(create_app(silent, closes=True), base_url="http://127.0.0.1"):
         started = time.monotonic()
     assert time.monotonic() - started < 30
     silent.answered.set()
