@@ -61,6 +61,7 @@ def ingest(url: str, bodies: list[str]) -> dict[str, float]:
     Database.open(url, create=True).close()
     os.environ["BENCHMARK_TOKEN"] = tokens.create_token(url, "benchmark", scopes=["measure"])
     with serving(OURS, url) as server:
+        server.wait_until_idle()  # it warms up beside the first requests
         post = server.connect()
         started, before_s, added = time.perf_counter(), server.cpu_s(), 0
         for body in bodies:
