@@ -1,4 +1,4 @@
-"""Programs of this folder in forks of a process that has imported torch, which takes seconds.
+"""Programs of this folder in forks of a process that has imported torch and what its gradients need.
 
 Standard input is a line of JSON for each: the program and its arguments, its environment, and the files of
 its standard input, output and errors. Standard output is a line with its exit status.
@@ -12,9 +12,12 @@ import runpy
 import sys
 import traceback
 
-import torch  # noqa: F401
+import torch
+import torch.distributed.tensor  # which autograd's functions look at
 
 from kernel_selector.kernels import gate, registry  # noqa: F401
+
+torch.ones(1, requires_grad=True).mul(2).backward(torch.ones(1))  # imports SymPy: half a second in each fork
 
 assert "triton" not in sys.modules, "whether kernels are interpreted is decided where they are imported"
 
