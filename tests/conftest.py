@@ -99,6 +99,16 @@ def _empty_databases(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(migrations, "upgrade", again(migrations.upgrade))
 
 
+@pytest.fixture(autouse=True)
+def _unawaited_databases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test waits for the disk."""
+    if "kernel_selector.db.engine.sqlite" in sys.modules:
+        from kernel_selector.db.engine import sqlite
+        from tests.empty_databases import unawaited
+
+        monkeypatch.setattr(sqlite, "_write_ahead", unawaited(sqlite._write_ahead))
+
+
 @pytest.fixture
 def sqlite_database(tmp_path: Path):
     """An empty database of the current revision in a temporary folder."""

@@ -1,7 +1,8 @@
-"""Empty databases by the statements of the migrations, which Alembic works out once a process."""
+"""Databases for tests: made by what Alembic works out once a process, and without waiting for the disk."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -35,6 +36,19 @@ def again(upgrade: Upgrade) -> Upgrade:
         return reached
 
     return repeat
+
+
+def unawaited(write_ahead: Callable[[sqlite3.Connection], None]) -> Callable[[sqlite3.Connection], None]:
+    """The settings of a connection, which leaves to the system when a file reaches the disk.
+
+    No test takes its power away, and each database that is made waited as long for the disk as it computed.
+    """
+
+    def settings(connection: sqlite3.Connection) -> None:
+        write_ahead(connection)
+        connection.execute("PRAGMA synchronous=OFF")
+
+    return settings
 
 
 @contextmanager

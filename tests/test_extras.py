@@ -54,7 +54,7 @@ COMMANDS = [
     "--help",
     "operators --json",
     "choose lstm hidden=1024 batch=16 seq=50 dtype=bfloat16 --device h200",
-    "plan bert-base --device h200 --memory 16GiB",
+    "plan lstm-language-model --device h200 --memory 16GiB",
     "devices",
     "database upgrade",
     "database upgrade --database {home}/measured.sqlite",
@@ -69,7 +69,8 @@ def test_commands_work_without_extras(tmp_path: Path) -> None:
     """Each in a fork of one process: most of their time went into imports."""
     code = f"""{WITHOUT}
 import os, pathlib, selector, torch
-from kernel_selector.service.cli import main
+from kernel_selector import db
+from kernel_selector.service.cli import application, main
 for number, command in enumerate(sys.argv[1:]):
     child = os.fork()
     if child == 0:
@@ -89,7 +90,7 @@ import torch, selector
 from selector.nn import LSTM
 layer = selector.choose("lstm", hidden=8, batch=2, seq=3).build()
 LSTM(8, 8)(torch.randn(3, 2, 8))
-print(selector.plan("bert-base", device="h200", memory_limit="16GiB").explain())
+print(selector.plan("lstm-language-model", device="h200", memory_limit="16GiB").explain())
 print(selector.optimize(torch.nn.Linear(8, 8).eval(), torch.randn(2, 8), arrangements=("ours",)))
 """
     done = python(code, home=tmp_path)

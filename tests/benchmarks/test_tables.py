@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import lzma
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -19,6 +20,32 @@ PIECE = "recurrent-peers"
 def run(folder: Path, commit: str = "abc123", *more: str) -> int:
     where = ["--smoke", "--results", str(folder), "--commit", commit, "--piece", PIECE]
     return tables.main([*where, *more])
+
+
+@pytest.fixture(scope="module")
+def once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the piece was run."""
+    folder = tmp_path_factory.mktemp("once")
+    assert run(folder) == 0
+    return folder
+
+
+@pytest.fixture
+def done(once: Path, tmp_path: Path) -> Path:
+    """The same for a test to change."""
+    return Path(shutil.copytree(once, tmp_path / "done"))
+
+
+@pytest.fixture
+def again(once: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the piece gets the file that was measured before."""
+
+    def ended(command: list[str], **_: object) -> subprocess.CompletedProcess[bytes]:
+        (file,) = once.glob("recurrent_*.json")
+        shutil.copy(file, command[command.index("--results") + 1])
+        return subprocess.CompletedProcess(command, returncode=0)
+
+    monkeypatch.setattr(tables.subprocess, "run", ended)
 
 
 def test_pieces_have_names_of_their_own_and_each_file_one_kind_of_command() -> None:
@@ -40,22 +67,22 @@ def test_the_pieces_of_a_comparison_are_all_of_its_rows(table: str) -> None:
     assert {row.name for row in rows} == {word for word in listed if not word.startswith("--")}
 
 
-def test_a_piece_is_run_once_a_commit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(tmp_path) == 0
-    assert f"{PIECE}: done" in capsys.readouterr().out
-    (file,) = tmp_path.glob("recurrent_*.json")
+def test_a_piece_is_run_once_a_commit(done: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (file,) = done.glob("recurrent_*.json")
     assert read_result(file)["commit"] == "abc123"
     before = file.read_bytes()
-    assert run(tmp_path) == 0
+    assert run(done) == 0
     assert file.read_bytes() == before
     assert "== " not in capsys.readouterr().out
-    assert run(tmp_path, "abc123", "--list") == 0
+    assert run(done, "abc123", "--list") == 0
     assert "done" in capsys.readouterr().out
-    assert run(tmp_path, "def456") == 0  # nothing of another commit stays
+    assert run(done, "def456") == 0  # nothing of another commit stays
+    assert f"{PIECE}: done" in capsys.readouterr().out
     result = read_result(file)
     assert {one["commit"] for one in result["runs"]} == {result["commit"]} == {"def456"}
 
 
+@pytest.mark.usefixtures("again")
 def test_what_the_budget_cuts_off_is_left_for_the_next_call(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -64,16 +91,16 @@ def test_what_the_budget_cuts_off_is_left_for_the_next_call(
     assert run(tmp_path) == 0
 
 
-def test_a_file_that_was_cut_off_since_is_measured_again(tmp_path: Path) -> None:
-    assert run(tmp_path) == 0
-    (file,) = tmp_path.glob("recurrent_*.json")
+@pytest.mark.usefixtures("again")
+def test_a_file_that_was_cut_off_since_is_measured_again(done: Path) -> None:
+    (file,) = done.glob("recurrent_*.json")
     whole = file.read_text()
     file.write_text(whole[: len(whole) // 2])
     with pytest.raises(BadResult, match=file.name):
         read_result(file)
-    assert run(tmp_path, "abc123", "--list") == 0
+    assert run(done, "abc123", "--list") == 0
     file.unlink()
-    assert run(tmp_path) == 0
+    assert run(done) == 0
     assert json.loads(file.read_text())["commit"] == "abc123"
 
 
@@ -129,16 +156,15 @@ def test_what_is_asked_wrongly_is_said(
 
 
 def test_a_file_with_pieces_left_is_taken_and_says_so(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder, into = tmp_path / "measured", tmp_path / "results"
+    into = tmp_path / "results"
     into.mkdir()
-    assert run(folder) == 0
-    assert tables.main(["--take", str(folder), "--into", str(into)]) == 0
+    assert tables.main(["--take", str(done), "--into", str(into)]) == 0
     said = capsys.readouterr().err
     assert "of which recurrent-training is not begun" in said
     assert PIECE not in said
-    assert tables.main(["--take", str(folder), "--into", str(into)]) == 1
+    assert tables.main(["--take", str(done), "--into", str(into)]) == 1
     assert "has no results" in capsys.readouterr().err
 
 

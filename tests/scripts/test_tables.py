@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import json
 import lzma
-import os
 import re
+import runpy
 import shutil
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -203,7 +202,9 @@ def test_a_result_without_versions_is_not_taken_for_new(tmp_path: Path) -> None:
     assert len(stale(tmp_path)) == 1
 
 
-def test_the_check_fails_where_a_version_was_planted(tmp_path: Path) -> None:
+def test_the_check_fails_where_a_version_was_planted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The program itself, on a copy of the pages and of one result."""
     root = tmp_path / "copy"
     for folder in ("docs", "scripts", "benchmarks/common", "benchmarks/kernels", "benchmarks/models"):
@@ -217,10 +218,14 @@ def test_the_check_fails_where_a_version_was_planted(tmp_path: Path) -> None:
     (root / "docs/results.md").write_text(page)
 
     def program(*arguments: str) -> tuple[int, str]:
-        path = {**os.environ, "PYTHONPATH": str(ROOT)}
-        command = [sys.executable, str(root / "scripts/render-docs"), *arguments]
-        found = subprocess.run(command, capture_output=True, text=True, env=path, check=False)
-        return found.returncode, found.stderr
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(root / "scripts")  # as where a program is
+            patch.setattr(sys, "argv", ["render-docs", *arguments])
+            for name in [one for one in sys.modules if one.split(".")[0] == "tables"]:
+                del sys.modules[name]  # which remember what they left out
+            with pytest.raises(SystemExit) as end:
+                runpy.run_path(str(root / "scripts/render-docs"), run_name="__main__")
+        return end.value.code, capsys.readouterr().err
 
     written(results, "recurrent_gate_card")
     assert program() == (0, "")

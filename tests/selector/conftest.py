@@ -19,6 +19,7 @@ from kernel_selector.kernels.contract import Problem, Record
 from selector import Selector
 from selector.selection import answer, devices, knowledge, shipped
 from selector.selection import selector as selector_module
+from selector.selection.snapshot import Body
 from selector.training import train as learning
 from selector.training.judgements import Judgements, judge_all
 from tests.selector import replay
@@ -65,14 +66,24 @@ def shipped_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.rglob("*.sqlite"))
 
 
+@pytest.fixture(scope="session")
+def shipped_body(shipped_file: Path) -> Iterator[Body]:
+    """What ships, with all of it that a test has read: a plan reads for three seconds."""
+    with Database.open(shipped_file) as database:
+        yield Body(database, shipped=True)
+
+
 @pytest.fixture
-def shipped_cache(shipped_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def shipped_cache(
+    shipped_file: Path, shipped_body: Body, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[None]:
     """A user's cache folder in which what ships was unpacked before; and what ships is on."""
     monkeypatch.setenv("SELECTOR_SHIPPED", "on")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     folder = tmp_path / "cache" / shipped_file.parent.name
     folder.mkdir(parents=True)
     (folder / shipped_file.name).symlink_to(shipped_file)
+    monkeypatch.setattr(knowledge, "Body", lambda _opened, *, shipped: shipped_body)  # noqa: ARG005
     forget_what_ships()
     selector_module._shared.cache_clear()
     yield

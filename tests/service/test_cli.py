@@ -207,6 +207,7 @@ def test_doctor_reports_what_is_broken_and_exits_with_1(
     assert [one["name"] for one in findings["findings"] if one["status"] == "broken"] == ["database"]
 
 
+@pytest.mark.usefixtures("quick_learner")
 def test_profile_train_and_evaluate(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     database = ["--database", str(tmp_path / "new.sqlite")]
     grid = ["lstm", "hidden=4,6,9,12,16", "batch=1,2,3", "seq=2", "mode=inference", "--device", "cpu"]

@@ -49,7 +49,8 @@ def ask_for_devices(port: int) -> None:
     httpx.get(f"http://127.0.0.1:{port}/v1/devices").raise_for_status()
 
 
-@pytest.mark.parametrize("logged", [True, False])
+# that they are logged, tests of who waits in vain and of logs of JSON show as well
+@pytest.mark.parametrize("logged", [pytest.param(True, marks=pytest.mark.full), False])
 def test_requests_are_logged_unless_switched_off(database_file: Path, logged: bool) -> None:
     log = log_of(database_file, ask_for_devices, SELECTOR_ACCESS_LOG=str(logged))
     assert ("GET '/v1/devices' 200" in log) is logged

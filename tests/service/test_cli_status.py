@@ -16,7 +16,7 @@ from kernel_selector.db import Database, records, submissions
 from kernel_selector.kernels.measure.jobs import read_jobs
 from kernel_selector.service.cli import main
 from tests.selector import replay
-from tests.selector.conftest import shipped_cache, shipped_file  # noqa: F401 - fixtures
+from tests.selector.conftest import shipped_body, shipped_cache, shipped_file  # noqa: F401 - fixtures
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from kernel_selector.service.pages.question import LONGEST_VALUE, MOST_PARAMETER
 from selector import Selector
 from selector.text.svg import MARKS, look
 from tests.selector import replay
-from tests.selector.conftest import shipped_cache, shipped_file  # noqa: F401 - fixtures
+from tests.selector.conftest import shipped_body, shipped_cache, shipped_file  # noqa: F401 - fixtures
 from tests.service.page_reader import read
 
 CHOICE = {"operator": "lstm", "set.hidden": "256", "set.batch": "32"}

@@ -161,6 +161,7 @@ def test_the_service_ends_while_a_worker_starts_and_has_said_which_died(database
     assert f"worker {victim} died of signal 9 (Killed)" in errors
 
 
+@pytest.mark.full  # that the service ends where nobody answers, the next one shows of workers that are killed
 def test_workers_that_fail_again_and_again_end_the_service(tmp_path: Path) -> None:
     """They were started anew for ever, and the service looked alive to who had started it."""
     gone = tmp_path / "gone.sqlite"
@@ -176,7 +177,10 @@ def test_workers_that_fail_again_and_again_end_the_service(tmp_path: Path) -> No
 
 
 def test_a_worker_that_answers_is_left_where_another_cannot_be_replaced(tmp_path: Path) -> None:
-    """It was ended with the service, though it had all that it answers from."""
+    """It was ended with the service, though it had all that it answers from.
+
+    Where nobody answers the service ends: workers were started anew for ever, and it looked alive.
+    """
     gone = tmp_path / "gone.sqlite"
     with Database.open(str(gone), create=True), serving(gone, most_ends=1) as (process, port):
         wait_for("both have started", lambda: sum(map(listens, children(process))) == WORKERS)
@@ -201,6 +205,11 @@ def test_a_worker_that_answers_is_left_where_another_cannot_be_replaced(tmp_path
         for file in tmp_path.glob("away.*"):
             file.rename(file.with_name(file.name.removeprefix("away.")))
         wait_for("another one listens", lambda: sum(map(listens, children(process))) == WORKERS)
+        for victim in children(process):
+            os.kill(victim, signal.SIGKILL)
+        _, rest = process.communicate(timeout=START_S)
+    assert process.returncode == 1
+    assert f"died of signal 9 (Killed), as {WORKERS} within {WINDOW_S} s before; the service ends" in rest
 
 
 def listens(worker: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -31,6 +32,29 @@ cells = recurrent.COMPARISON.cells
 
 def row(name: str) -> Row:
     return next(one for one in ROWS if one.name == name)
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The file of a smoke run of one row."""
+    folder = tmp_path_factory.mktemp("measured")
+    assert recurrent.main(["--smoke", "--results", str(folder), "--rows", "step", "--commit", "abc123"]) == 0
+    (file,) = folder.glob("*.json")
+    return file
+
+
+@pytest.fixture
+def file(measured: Path, tmp_path: Path) -> Path:
+    """The same file, for a test to change."""
+    return Path(shutil.copy(measured, tmp_path))
+
+
+@pytest.fixture(scope="module")
+def grid(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int]]:
+    """The folder of a smoke run of a grid in two calls, the first without time, and their statuses."""
+    folder = tmp_path_factory.mktemp("grid")
+    where = ["--smoke", "--results", str(folder), "--rows", "lstm"]
+    return folder, [recurrent.main([*where, *more]) for more in (["--budget", "0.001s"], ["--resume"])]
 
 
 def test_rows_are_what_was_asked() -> None:
@@ -144,10 +168,8 @@ def test_who_hung_is_not_tried_again(tmp_path: Path) -> None:
 
 
 def test_stored_records_are_what_the_selector_chooses_from(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert recurrent.main(["--smoke", "--results", str(tmp_path), "--rows", "step"]) == 0
-    (file,) = tmp_path.glob("*.json")
     result = json.loads(file.read_text())
     database = str(tmp_path / "measurements.sqlite")
     for added in (sum(len(cell["candidates"]) for cell in result["records"]), 0):
@@ -168,12 +190,11 @@ def test_stored_records_are_what_the_selector_chooses_from(
     assert choice.implementation in {record.implementation for record in found}
 
 
-def test_the_tables_show_what_the_file_holds_and_nothing_else(tmp_path: Path) -> None:
+def test_the_tables_show_what_the_file_holds_and_nothing_else(measured: Path, tmp_path: Path) -> None:
     assert tables.overview(tmp_path) == tables.problems(tmp_path) == gates.recurrent(tmp_path) == ""
-    arguments = ["--smoke", "--results", str(tmp_path), "--rows", "step", "--commit", "abc123"]
-    assert recurrent.main([*arguments, "--shard", "1/1"]) == 0
+    shutil.copy(measured, tmp_path / f"{measured.stem}.1-of-1.json")
     assert tables.overview(tmp_path) == ""  # a shard is no result yet
-    assert recurrent.main(arguments) == 0
+    shutil.copy(measured, tmp_path)
     overview = tables.overview(tmp_path)
     assert "commit `abc123`" in overview
     lines = [
@@ -190,23 +211,18 @@ def test_the_tables_show_what_the_file_holds_and_nothing_else(tmp_path: Path) ->
     assert "`torch_lstm`" in listed
 
 
-def test_a_grid_names_the_winner_of_each_cell(tmp_path: Path) -> None:
-    recurrent.main(["--smoke", "--results", str(tmp_path), "--rows", "lstm"])
-    grid = tables.problems(tmp_path).split("LSTM, bf16, T=50, training")[1]
-    (line,) = (one for one in grid.splitlines() if one.startswith("| 8 |"))
+def test_a_grid_names_the_winner_of_each_cell(grid: tuple[Path, list[int]]) -> None:
+    table = tables.problems(grid[0]).split("LSTM, bf16, T=50, training")[1]
+    (line,) = (one for one in table.splitlines() if one.startswith("| 8 |"))
     assert line.count("`") == 4  # two batches, each with a name
     assert line.count("| - / ") == 2  # no CUDA graphs on a CPU
 
 
-def test_a_spent_budget_leaves_cells_for_the_next_run(tmp_path: Path) -> None:
-    where = ["--smoke", "--results", str(tmp_path), "--rows", "lstm"]
-    assert recurrent.main([*where, "--budget", "0.001s"]) == 3
-    assert recurrent.main([*where, "--resume"]) == 0
+def test_a_spent_budget_leaves_cells_for_the_next_run(grid: tuple[Path, list[int]]) -> None:
+    assert grid[1] == [3, 0]
 
 
-def test_a_changed_implementation_is_measured_again(tmp_path: Path) -> None:
-    assert recurrent.main(["--smoke", "--results", str(tmp_path), "--rows", "step"]) == 0
-    (file,) = tmp_path.glob("*.json")
+def test_a_changed_implementation_is_measured_again(file: Path, tmp_path: Path) -> None:
     found = cells([small(row("step"))], on_cpu=True)[:1]
     store = Store(tmp_path, file.stem, recurrent.COMPARISON.kind)
     store.load([file])
@@ -216,10 +232,8 @@ def test_a_changed_implementation_is_measured_again(tmp_path: Path) -> None:
 
 
 def test_a_file_that_was_cut_off_is_named_and_not_written_over(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert recurrent.main(["--smoke", "--results", str(tmp_path), "--rows", "step"]) == 0
-    (file,) = tmp_path.glob("*.json")
     file.write_text(file.read_text()[:500])
     cut = file.read_bytes()
     assert recurrent.main(["--smoke", "--results", str(tmp_path), "--rows", "step", "--resume"]) == 2

@@ -10,13 +10,13 @@ With `--calls` other calls than the gate's are compared with those of torch's mo
 from __future__ import annotations
 
 import importlib
-import inspect
 import json
 import os
 import sys
 import warnings
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
+from typing import ClassVar
 
 os.environ["TRITON_INTERPRET"] = "1"
 os.environ["TRITON_DEFAULT_FP_FUSION"] = "1"  # without it triton 3.9 warns about its next default
@@ -34,23 +34,68 @@ from kernel_selector.kernels.recurrent.triton import sequence as triton_sequence
 from kernel_selector.kernels.recurrent.triton.tiles import Limits
 
 
-@cache
-def names(package) -> list[str]:
-    """The names in a part of Triton's language of what the interpreter puts its own functions in place of."""
-    return [name for name, member in inspect.getmembers(package) if tl.core.is_builtin(member)]
+class Scope(interpreter._LangPatchScope):
+    """What the interpreter put in the place of Triton's language, until its kernel ends."""
+
+    modules: ClassVar[set[int]] = set()  # those whose language has been replaced for the kernel that runs
+
+    def restore(self) -> None:
+        super().restore()
+        self.modules.clear()
 
 
-def patch_builtin(package, builder, scope) -> None:
-    """What the interpreter does at each call of a device function, where it looks at all members each time.
+def patch_lang(fn, patch=interpreter._patch_lang):
+    """Replace the language of a function's module once a kernel.
 
-    That took two fifths of the time. The first call is of a kernel, before anything was put in a place.
+    The interpreter does so at each call of a device function, and looks at all members of the language each
+    time.
     """
-    for name in names(package):
-        if tl.core.is_builtin(member := getattr(package, name)):  # else a call around this one has done it
-            interpreter._patch_attr(package, name, member, builder, scope)
+    if id(fn.__globals__) not in Scope.modules:
+        Scope.modules.add(id(fn.__globals__))
+        return patch(fn)
+    return None  # of a device function nobody looks at it
 
 
-interpreter._patch_builtin = patch_builtin
+interpreter._LangPatchScope = Scope
+interpreter._patch_lang = patch_lang
+
+NUMPY_DTYPES, BLOCK_TYPES = {}, {}  # which the interpreter makes anew at each operation
+
+
+def numpy_dtype(kind, find=interpreter._get_np_dtype):
+    """NumPy's dtype of a scalar, a block or a pointer of Triton."""
+    name = kind.scalar.name
+    if name not in NUMPY_DTYPES:
+        NUMPY_DTYPES[name] = find(kind)
+    return NUMPY_DTYPES[name]
+
+
+def block_type(self, element_ty, shape, make=tl.block_type.__init__):
+    """The type of a block, as the first one of its kind was made."""
+    key = element_ty.name, *(shape.values if isinstance(shape, tl.tuple) else shape)
+    if key not in BLOCK_TYPES:
+        make(self, element_ty, shape)
+        self.of_tensors = tl.tensor(None, self).__dict__
+        BLOCK_TYPES[key] = dict(self.__dict__)
+    self.__dict__ |= BLOCK_TYPES[key]
+
+
+def tensor(self, handle, type, make=tl.tensor.__init__):
+    """A scalar, or a block as the first one of its type was made."""
+    if made := getattr(type, "of_tensors", None):
+        self.__dict__ |= made
+        self.handle, self.type = handle, type
+    else:
+        make(self, handle, type)
+
+
+interpreter._get_np_dtype = numpy_dtype
+tl.block_type.__init__ = block_type
+tl.tensor.__init__ = tensor
+# whole numbers are added twice to find overflows, of which nothing comes without `debug`
+interpreter.interpreter_builder.options = replace(
+    interpreter.interpreter_builder.options, sanitize_overflow=False
+)
 
 
 def round_to_nearest() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -18,13 +19,22 @@ from kernel_selector.kernels.measure.timing import timing
 PROBLEM = registry.operator("lstm").problem(hidden=4, batch=2, seq=5)
 
 
+@pytest.fixture(scope="module")
+def session() -> Iterator[Session]:
+    """One process for all policies, since each job names its own."""
+    with Session("cpu") as started:
+        yield started
+
+
 SHORTER = "; judged at seq=2, and at all 5 steps against torch's own"
 
 
 @pytest.mark.parametrize(("gate_seq", "note"), [(2, SHORTER), (5, ""), (None, "")])
-def test_a_longer_sequence_is_judged_at_fewer_steps_and_timed_whole(gate_seq: int | None, note: str) -> None:
-    with Session("cpu", policy=replace(ONCE, gate_seq=gate_seq)) as session:
-        (record,) = session.measure(PROBLEM, ["hoisted"])
+def test_a_longer_sequence_is_judged_at_fewer_steps_and_timed_whole(
+    gate_seq: int | None, note: str, session: Session
+) -> None:
+    session.policy = replace(ONCE, gate_seq=gate_seq)
+    (record,) = session.measure(PROBLEM, ["hoisted"])
     assert record.status is Status.OK
     assert record.gate.detail.endswith(note)
     assert ("judged" in record.gate.detail) == bool(note)
@@ -34,20 +44,20 @@ def test_a_longer_sequence_is_judged_at_fewer_steps_and_timed_whole(gate_seq: in
     assert record.memory.held_bytes >= kept
 
 
-def test_causal_attention_is_judged_at_as_many_keys_as_queries() -> None:
+def test_causal_attention_is_judged_at_as_many_keys_as_queries(session: Session) -> None:
     operator = registry.operator("attention")
     problem = operator.problem(batch=1, heads=2, seq=6, head_dim=8, causal=True)
     assert registry.implementation("attention", "sdpa_flash").unsupported(problem, identify("cpu")) is None
-    with Session("cpu", policy=replace(ONCE, gate_seq=3)) as session:
-        (record,) = session.measure(problem, ["sdpa_flash"])
+    session.policy = replace(ONCE, gate_seq=3)
+    (record,) = session.measure(problem, ["sdpa_flash"])
     assert record.status is Status.OK, record.reason
     assert record.gate.detail.endswith("; judged at seq=3, and at all 6 steps against torch's own")
     assert record.problem == problem
 
 
-def test_once_takes_one_sample() -> None:
-    with Session("cpu", policy=ONCE) as session:
-        (record,) = session.measure(PROBLEM, ["torch_lstm"])
+def test_once_takes_one_sample(session: Session) -> None:
+    session.policy = ONCE
+    (record,) = session.measure(PROBLEM, ["torch_lstm"])
     assert record.total is not None
     assert record.total.samples == 1
 

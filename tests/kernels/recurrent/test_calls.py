@@ -113,12 +113,7 @@ def test_many_steps(operator, name):
     module, torchs = twin(operator, name, hidden=2, input=1, mode="inference")
     x = torch.randn(66_000, 1, 1)
     with torch.no_grad():
-        y, last = module(x)
-        tail, expected = torchs(
-            x[-300:], leaves(module(x[:-300])[1])[0] if operator != "lstm" else module(x[:-300])[1]
-        )
-    assert_same(y[-300:], tail)
-    assert_same(last, expected)
+        assert_same(module(x), torchs(x))
 
 
 @kinds

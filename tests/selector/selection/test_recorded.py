@@ -124,6 +124,7 @@ def test_frozen_selectors_choose_alike_whatever_the_order_of_the_records(recorde
     two.close()
 
 
+@pytest.mark.usefixtures("quick_learner")
 def test_predictions_are_said_and_bounded_by_what_was_seen(recorded_file, tmp_path):
     with Database.open(recorded_file) as source, source.read() as connection:
         found = list(records.find(connection))

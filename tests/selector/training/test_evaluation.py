@@ -112,6 +112,7 @@ def test_devices_are_held_out_when_there_are_two(sqlite_database):
         evaluate(device="another", database=sqlite_database)
 
 
+@pytest.mark.usefixtures("quick_learner")
 def test_folds_hold_whole_problems():
     dataset = build_dataset(LSTM, replay.sweep(replay.problems(seq=(10,), layers=(1,))), [replay.HERE])
     fold = held_out_shapes(dataset).fold

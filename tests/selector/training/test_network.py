@@ -83,7 +83,9 @@ def test_what_is_smooth_is_learned_better_with_a_network(fitted):
         assert with_one < 0.7 * trees
 
 
-def test_two_fits_are_the_same_and_leave_torch_as_it_was(fitted):
+def test_two_fits_are_the_same_and_leave_torch_as_it_was(monkeypatch):
+    monkeypatch.setattr(network_training, "EPOCHS", 10)
+    once = model().fit(*measured(300))
     torch.manual_seed(7)
     threads, state, torch_dtype = torch.get_num_threads(), torch.get_rng_state(), torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
@@ -94,7 +96,7 @@ def test_two_fits_are_the_same_and_leave_torch_as_it_was(fitted):
         torch.set_default_dtype(torch_dtype)
     assert (torch.get_num_threads(), torch.is_grad_enabled()) == (threads, True)
     assert torch.equal(torch.get_rng_state(), state)
-    for name, array in fitted.network_.arrays("n").items():
+    for name, array in once.network_.arrays("n").items():
         np.testing.assert_array_equal(array, again.network_.arrays("n")[name])
 
 
@@ -180,7 +182,8 @@ def test_far_outside_the_network_says_what_it_says_at_the_edge(fitted):
     assert near == far
 
 
-def test_physics_extrapolates_beside_a_network():
+def test_physics_extrapolates_beside_a_network(monkeypatch):
+    monkeypatch.setattr(network_training, "EPOCHS", 30)
     sizes = np.arange(1.0, 400)
     one = CostModel(term_columns=(0,), network=NetworkSettings(InputColumns((0,), logarithmic=(0,))))
     one.fit(sizes[:, None], 3 * sizes)
@@ -245,6 +248,7 @@ def test_models_without_networks_are_read_and_incomplete_ones_refused(smooth_fil
         Predictor(with_arrays(stored, arrays), LSTM)
 
 
+@pytest.mark.usefixtures("quick_learner")
 def test_a_held_out_implementation_is_judged_by_trees_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = build_dataset(LSTM, replay.sweep(list(replay.problems())[::10]), [replay.HERE])
     noise = training.errors(dataset, training.held_out_shapes(dataset))

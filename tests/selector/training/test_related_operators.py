@@ -26,6 +26,11 @@ ONE, OTHER, FURTHER, THEIRS = 2, 3, 4, 5  # columns of implementations after two
 
 
 @pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(network_training, "EPOCHS", 3)
+
+
+@pytest.fixture
 def thorough(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(network_training, "EPOCHS", 120)
 
@@ -58,6 +63,7 @@ def fitted(related: Examples | None, number: int = 12) -> CostModel:
     return one.fit(*measured(number, seed=0), related)
 
 
+@pytest.mark.usefixtures("thorough")
 def test_few_measurements_and_many_of_kin_say_more_than_the_few_alone():
     rows, figures, contests = measured(200, seed=2)
 
@@ -70,12 +76,13 @@ def test_few_measurements_and_many_of_kin_say_more_than_the_few_alone():
 
 
 def test_what_kin_alone_have_is_not_kept():
-    network = fitted(alike()).network_
+    one = fitted(alike())
+    network = one.network_
     assert network.columns.tolist() == [0, 1]
     assert network.head_columns.tolist() == [ONE, OTHER]
     assert network.first.shape[1] == len(network.mean) == len(network.scale) == 2
     assert len(network.heads) == len(network.head_bias) == 2
-    assert flat(fitted(alike())).predict(measured(3, seed=3)[0]).shape == (6,)
+    assert flat(one).predict(measured(3, seed=3)[0]).shape == (6,)
 
 
 def test_what_is_kept_says_the_same():
