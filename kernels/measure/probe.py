@@ -87,9 +87,15 @@ def _matmul_rate(torch_device: str, dtype: str, *, largest: int) -> float:
     On a busy host the smallest take as long, by waiting for a core: then larger ones have far higher rates.
     """
     size, rate = 128, 0.0
+    generator = torch.Generator(torch_device).manual_seed(
+        0
+    )  # of its own: who asks may count on the next draws
     while size <= largest:
         # random numbers: zeros draw less power and run faster than real data
-        a, b = (torch.randn(size, size, device=torch_device).to(getattr(torch, dtype)) for _ in range(2))
+        a, b = (
+            torch.randn(size, size, generator=generator, device=torch_device).to(getattr(torch, dtype))
+            for _ in range(2)
+        )
         seconds = _fastest_s(lambda a=a, b=b: a @ b, torch_device)  # type: ignore[misc]
         found = 2 * size**3 / seconds
         grows, rate = found > GROWTH * rate, max(rate, found)

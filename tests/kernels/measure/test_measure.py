@@ -175,6 +175,16 @@ def test_the_rate_of_products_is_not_that_of_waiting_for_a_core(monkeypatch, wai
     assert len(asked) == {1e9: 2, 1e11: 4}[flops_per_s]  # of a slow device no longer than need be
 
 
+def test_a_probe_leaves_the_draws_of_its_caller_alone(monkeypatch):
+    probe_module = sys.modules[probe.__module__]
+    monkeypatch.setattr(probe_module, "FILL_MS", 0.0)
+    probe_module._cpu.cache_clear()
+    before = torch.get_rng_state()
+    probe("cpu")
+    assert torch.equal(torch.get_rng_state(), before)
+    probe_module._cpu.cache_clear()
+
+
 def test_identity_is_that_of_the_probe_without_rates():
     device = identify("cpu")
     assert identify("cpu") is device
