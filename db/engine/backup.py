@@ -6,14 +6,15 @@ import os
 import sqlite3
 import stat
 import time
+from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from .. import audit
-from ..errors import DatabaseError, DatabaseMissing, DatabaseReadOnly
+from .. import audit, integrity
+from ..errors import DatabaseCorrupt, DatabaseError, DatabaseMissing, DatabaseReadOnly
 from ..reversion import Reversion, reversion
 from . import sqlite
 from .database import Database
@@ -21,6 +22,7 @@ from .location import resolve
 
 NO_BACKUP = "That is no backup, and nothing was changed: name a file that `selector database backup` wrote."
 BUSY_S = 20.0  # that a copy waits for writers
+AT_ONCE = 8  # pages that are copied between two looks, of the 68 at least that a database has
 
 
 def back_up(url: str | os.PathLike[str] | None, target: Path) -> str:
@@ -50,40 +52,86 @@ class Restored:
     unread: str = ""
 
 
-def restore(source: Path, url: str | os.PathLike[str] | None, *, author: str) -> Restored:
+def restore(
+    source: Path, url: str | os.PathLike[str] | None, *, author: str, faulty: bool = False
+) -> Restored:
     """Backup put in the place of a database, whose content is kept in a file beside it.
 
-    Connections of running services go on with the restored content, whose journal says what the author did. A
-    file that cannot be read any more is moved as it is. Raises the errors of opening the backup, and
-    DatabaseError for PostgreSQL.
+    Connections of running services go on with the restored content, whose journal says what the author did;
+    their writers wait from the copy of what was there until it is replaced. A
+    file that cannot be read any more is moved as it is. `faulty`: whether a backup is taken in which
+    `integrity.faults` finds something. Raises DatabaseCorrupt where it is not, the errors of opening the
+    backup, and DatabaseError for PostgreSQL and for the database itself.
     """
     target = _file(url, "pg_restore fills it")
-    with Database.open(source, otherwise=NO_BACKUP):
-        pass
+    if target.exists() and source.exists() and target.samefile(source):
+        raise DatabaseError(f"{source} is the database itself: name a file of `selector database backup`.")
+    _require_sound(source, faulty=faulty)
     sqlite.prepare(target)
-    found = Restored(before=None, undone=None)
-    if target.exists():
-        owned = target.stat()
-        before = target.with_name(f"{target.name}.{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
-        unread = _kept(target, before)
-        if unread is None:
-            found = _compared(before, source)
-        else:
-            for end in ("-wal", "-shm"):  # of the file that is moved
-                if os.path.exists(f"{target}{end}"):
-                    os.replace(f"{target}{end}", f"{before}{end}")
-            os.replace(target, before)
-            sqlite.make_private(target)
-            _give(target, owned)
-            found = Restored(before=before, undone=None, unread=unread)
     with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
         staged = Path(folder) / target.name  # so that who reads on finds the entry with the rest
         _copy(source, staged)
-        _note(staged, source, found, author)
+        found, unread = Restored(before=None, undone=None), None
         if target.exists():
-            _lay_out(staged, target)
+            before = target.with_name(f"{target.name}.{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
+            unread = _unreadable(target)
+            if unread is None:
+                return _exchanged(staged, target, before, source, author)
+            found = _moved(target, before, unread)
+        _note(staged, source, found, author)
         _copy(staged, target)
     return found
+
+
+def _require_sound(source: Path, *, faulty: bool) -> None:
+    """Raise the errors of opening a backup, and DatabaseCorrupt for one with faults that is not taken so."""
+    with Database.open(source, otherwise=NO_BACKUP) as database:
+        if faulty:
+            return
+        with database.read() as connection:
+            first = next(integrity.faults(connection), None)
+    if first is not None:
+        raise DatabaseCorrupt(
+            f"{source} has faults, and nothing was changed: {first}.",
+            f"`selector database check --database {source}` lists them; `--faulty` restores it as it is.",
+        )
+
+
+def _exchanged(staged: Path, target: Path, before: Path, source: Path, author: str) -> Restored:
+    """The database replaced by a copy of the backup, once what it held is kept and compared.
+
+    Nobody else writes meanwhile: SQLite's backup holds the database from its first pages on, and begins
+    again when its source changes.
+    """
+    kept: list[Restored] = []
+
+    def begun() -> None:
+        if kept:
+            return
+        try:
+            _copy(target, before)
+            _give(before, target.stat())
+            kept.append(_compared(before, source))
+            _note(staged, source, kept[0], author)
+        except BaseException:
+            before.unlink(missing_ok=True)
+            raise
+
+    _lay_out(staged, target)
+    _copy(staged, target, begun)
+    return kept[0]
+
+
+def _moved(target: Path, before: Path, unread: str) -> Restored:
+    """A file that cannot be read, with what belongs to it, moved beside an empty one in its place."""
+    owned = target.stat()
+    for end in ("-wal", "-shm"):
+        if os.path.exists(f"{target}{end}"):
+            os.replace(f"{target}{end}", f"{before}{end}")
+    os.replace(target, before)
+    sqlite.make_private(target)
+    _give(target, owned)
+    return Restored(before=before, undone=None, unread=unread)
 
 
 def _compared(before: Path, source: Path) -> Restored:
@@ -112,16 +160,15 @@ def _note(path: Path, source: Path, found: Restored, author: str) -> None:
         audit.add(connection, **who, action=audit.Action.RESTORE, subject=source.name, details=details)
 
 
-def _kept(path: Path, copy: Path) -> str | None:
-    """Reason why a file could not be copied, nor be written to; None where it was."""
+def _unreadable(path: Path) -> str | None:
+    """Reason why a file cannot be read to its end, nor be written to; None where it can."""
     try:
         with Database.open(path):
             pass
-        _copy(path, copy)
+        with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
+            _copy(path, Path(folder) / path.name)
     except DatabaseError as error:
-        copy.unlink(missing_ok=True)
         return error.reason  # what to do about it is done
-    _give(copy, path.stat())
     return None
 
 
@@ -147,14 +194,19 @@ def _lay_out(path: Path, like: Path) -> None:
             mine.execute("VACUUM")
 
 
-def _copy(source: Path, target: Path) -> None:
-    """Copy a database by SQLite's own backup. Raises DatabaseError where a file cannot be read or written."""
+def _copy(source: Path, target: Path, begun: Callable[[], None] = lambda: None) -> None:
+    """Copy a database by SQLite's own backup. Raises DatabaseError where a file cannot be read or written.
+
+    `begun` is called after each part, while the target is locked for others that write.
+    """
     sqlite.make_private(target)
     end = time.monotonic() + BUSY_S
 
     def waited(status: int, _left: int, _total: int) -> None:  # SQLite's own retries have no end
         if status in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED) and time.monotonic() > end:
             raise sqlite3.OperationalError("database is locked")
+        if status == sqlite3.SQLITE_OK:
+            begun()
 
     try:
         with (
@@ -163,7 +215,7 @@ def _copy(source: Path, target: Path) -> None:
             ) as read,
             closing(sqlite3.connect(target, timeout=BUSY_S)) as written,
         ):
-            read.backup(written, progress=waited)
+            read.backup(written, pages=AT_ONCE, progress=waited)
     except sqlite3.Error as error:
         raise DatabaseError(
             f"{source} could not be copied to {target}: {error}. Check the space on its disk, who may write "

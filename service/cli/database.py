@@ -96,7 +96,14 @@ def backup(file: CopyArgument, database: DatabaseOption = None, as_json: JsonOpt
 
 
 @app.command()
-def restore(file: CopyArgument, database: DatabaseOption = None, as_json: JsonOption = False) -> None:
+def restore(
+    file: CopyArgument,
+    database: DatabaseOption = None,
+    faulty: Annotated[
+        bool, typer.Option("--faulty", help="Also one with faults, which `database check` lists.")
+    ] = False,
+    as_json: JsonOption = False,
+) -> None:
     """Put a backup in the place of the database, also of a damaged one, and keep what was there beside it.
 
     What was done since the backup is undone, and said: tokens that were revoked meanwhile are valid again.
@@ -111,7 +118,7 @@ def restore(file: CopyArgument, database: DatabaseOption = None, as_json: JsonOp
     from kernel_selector.db.engine.backup import restore as put_back
     from selector.selection.database import same_database
 
-    found = put_back(file, database, author=account())
+    found = put_back(file, database, author=account(), faulty=faulty)
     document = {
         "restored": str(file),
         "before": None if found.before is None else str(found.before),

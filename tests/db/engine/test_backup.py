@@ -6,13 +6,15 @@ import os
 import sqlite3
 import stat
 import threading
-from contextlib import closing
+import time
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from kernel_selector.db import (
     Database,
+    DatabaseCorrupt,
     DatabaseError,
     DatabaseMissing,
     DatabaseReadOnly,
@@ -40,8 +42,10 @@ def count(path):
         return records.total(connection)
 
 
-def test_a_copy_has_all_that_was_acknowledged_while_others_write(path, tmp_path, make_record):
-    copy, acknowledged, stop = tmp_path / "copy.sqlite", [3], threading.Event()
+@contextmanager
+def writing(path, make_record):
+    """A list with the number of acknowledged records, of which another one is written at any time."""
+    acknowledged, stop = [3], threading.Event()
 
     def write():
         with Database.open(path) as database:
@@ -53,12 +57,18 @@ def test_a_copy_has_all_that_was_acknowledged_while_others_write(path, tmp_path,
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        before = acknowledged[0]
-        back_up(path, copy)
-        after = acknowledged[0]
+        yield acknowledged
     finally:
         stop.set()
         writer.join()
+
+
+def test_a_copy_has_all_that_was_acknowledged_while_others_write(path, tmp_path, make_record):
+    copy = tmp_path / "copy.sqlite"
+    with writing(path, make_record) as acknowledged:
+        before = acknowledged[0]
+        back_up(path, copy)
+        after = acknowledged[0]
     assert before <= count(copy) <= after + 1
     assert count(path) == acknowledged[0]
     assert stat.S_IMODE(copy.stat().st_mode) == stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -76,6 +86,42 @@ def test_open_connections_go_on_with_what_was_restored_and_nothing_is_lost(path,
         with database.write() as connection:
             records.add(connection, [make_record(10)])
     assert (count(path), count(before)) == (4, 4)
+
+
+def test_what_is_acknowledged_while_a_backup_is_restored_is_in_one_of_the_files(path, tmp_path, make_record):
+    copy = tmp_path / "copy.sqlite"
+    back_up(path, copy)
+    with writing(path, make_record) as acknowledged:
+        while acknowledged[0] < 6:
+            time.sleep(0.01)
+        found = restore(copy, path, author="ops")
+        at_once = acknowledged[0]
+        while acknowledged[0] < at_once + 3:
+            time.sleep(0.01)
+    kept = count(found.before)
+    assert kept + count(path) - 3 == acknowledged[0]  # the three that the backup has are in both
+    assert found.undone.lost["measurements"] == kept - 3
+
+
+def test_a_backup_with_faults_is_restored_where_that_is_asked_for_alone(path, tmp_path):
+    copy = tmp_path / "copy.sqlite"
+    back_up(path, copy)
+    with closing(sqlite3.connect(copy)) as connection, connection:
+        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
+            connection.execute(f"DROP TRIGGER {name}")
+        connection.execute("UPDATE measurement SET seed = seed + 1 WHERE id = 2")
+    with pytest.raises(DatabaseCorrupt, match=r"measurement 2 .*--faulty"):
+        restore(copy, path, author="ops")
+    assert count(path) == 3
+    assert [one.name for one in tmp_path.glob("measurements.sqlite.*")] == []
+    restore(copy, path, author="ops", faulty=True)
+    with Database.open(path) as database, database.read() as connection:
+        assert any("measurement 2" in one for one in integrity.faults(connection))
+
+
+def test_a_database_is_no_backup_of_itself(path):
+    with pytest.raises(DatabaseError, match="is the database itself"):
+        restore(path, path, author="ops")
 
 
 def token(name, **given):
