@@ -12,7 +12,7 @@ from sqlalchemy.engine import Connection
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment, Record, Status
 
 from . import authorships, counters, rows
-from .bulk import FEW, apart_from, insert_new, known
+from .bulk import FEW, apart_from, insert_new, known, parts
 from .errors import DatabaseError
 from .hashing import content_hash
 from .reference_rows import SharedRows, natural_key
@@ -168,6 +168,27 @@ def times_by_author(
     for author, time_ms in connection.execute(query):
         found.setdefault(author, []).append(time_ms)
     return found
+
+
+def last_id(connection: Connection) -> int:
+    """Id of the measurement that was stored last; 0 where there is none."""
+    return connection.execute(select(func.max(tables.Measurement.id))).scalar() or 0
+
+
+def problems_among(
+    connection: Connection, found: Iterable[Record], *, after: int = 0
+) -> set[tuple[str, str]]:
+    """Operators and keys of the records' problems with measurements, of ids beyond `after` where given."""
+    problems = {(one.problem.operator, one.problem.key) for one in found}
+    query = select(tables.Problem.operator, tables.Problem.key)
+    if after:
+        query = query.join(tables.Measurement).where(tables.Measurement.id > after).distinct()
+        return problems & {(operator, key) for operator, key in connection.execute(query)}
+    return {
+        (operator, key)
+        for part in parts(sorted({key for _, key in problems}))
+        for operator, key in connection.execute(query.where(tables.Problem.key.in_(part)))
+    } & problems
 
 
 class Stored(NamedTuple):

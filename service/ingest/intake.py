@@ -84,11 +84,14 @@ class Intake:
         """
         from kernel_selector.db import DatabaseError
 
-        found = _records(lines)
-        review, ships = Review(self._selector, datetime.now(UTC)), self._selector.with_shipped
-        judged = [(number, line, record, review.objection(record)) for number, line, record in found]
+        found, ships = _records(lines), self._selector.with_shipped
+        submitted = [record for _, _, record in found]
+        review = Review(self._selector, datetime.now(UTC), submitted)
+        judged = _judged(review, found)
         with self.database.write() as connection:
-            if first is not None and first(connection, [record for _, _, record in found]) is False:
+            if review.is_behind(connection, submitted):  # no more than once: nobody else writes now
+                judged = _judged(Review(self._selector, datetime.now(UTC), submitted), found)
+            if first is not None and first(connection, submitted) is False:
                 receipt, submission = _repeated(connection, found), None
             else:
                 receipt, submission = _stored(connection, _cleared(connection, judged, author), author, ships)
@@ -120,6 +123,11 @@ class Intake:
             if self._open is None:
                 self._open = Database.open(self._selector.database.url)
             return self._open
+
+
+def _judged(review: Review, found: list[Numbered]) -> list[Judged]:
+    """The records with what a review has against them."""
+    return [(number, line, record, review.objection(record)) for number, line, record in found]
 
 
 def _stored(connection: Any, judged: list[Judged], author: str, shipped: bool) -> tuple[Receipt, int]:

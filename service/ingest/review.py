@@ -12,6 +12,7 @@ software is, an implementation that ships as good may lack what it needs.
 from __future__ import annotations
 
 import statistics
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -38,8 +39,13 @@ CLOCK_S = 300.0  # that clocks may differ
 class Review:
     """Judges records against what a selector knows. Raises the errors of reading its database."""
 
-    def __init__(self, selector: Selector, now: datetime) -> None:
+    def __init__(self, selector: Selector, now: datetime, submitted: Sequence[Record]) -> None:
+        from kernel_selector.db import records
+
         self._selector = selector
+        with selector.database.read() as connection:  # what was loaded may be older
+            self._last = records.last_id(connection)
+            self._there = records.problems_among(connection, submitted)
         self._latest = now + timedelta(seconds=CLOCK_S)
         self._judged: tuple[Problem, bool] | None = None  # the last problem
         self._devices: dict[str, str | None] = {}
@@ -47,6 +53,13 @@ class Review:
         self._least_ms: dict[tuple[str, str, str], float] = {}
         self._evidence: dict[tuple[str, str], Evidence] = {}
         self._waiting: dict[tuple[str, str], dict[int, str]] = {}
+        self._times: dict[tuple[str, ...], dict[str | None, list[float]]] = {}
+
+    def is_behind(self, connection: Any, submitted: Sequence[Record]) -> bool:
+        """Whether others have stored measurements of the submitted problems since this looked."""
+        from kernel_selector.db import records
+
+        return bool(records.problems_among(connection, submitted, after=self._last))
 
     def objection(self, record: Record) -> str | None:
         """Reason against a record, or None."""
@@ -105,29 +118,20 @@ class Review:
         return None
 
     def _of_figures(self, record: Record) -> str | None:
-        same = self._peers(record)
         if record.status in FAILURES:
-            good = sum(1 for item in same if item.estimate and not item.shipped)
+            good = sum(map(len, self._sent(record).values()))
             return f"{WORDS[record.status]}, where {good} records are good" if good else None
         if record.total is None:
             return None
         time_ms = record.total.undisturbed_ms
-        timed = any(item.estimate for item in same)
-        return self._too_fast(record, time_ms) or (self._outlier(record, time_ms) if timed else None)
+        return self._too_fast(record, time_ms) or self._outlier(record, time_ms)
 
     def _outlier(self, record: Record, time_ms: float) -> str | None:
         """Objection to a time that is far from what all authors say of the same, each counting once."""
-        from kernel_selector.db import records
-
-        versions = registry.versions_alike(
-            record.problem.operator, record.implementation, record.implementation_version
-        )
-        with self._selector.database.read() as connection:
-            waiting = self._unconfirmed(connection, record.problem, record.device.key)
-            sent = records.times_by_author(connection, record, versions, without=waiting)
+        sent = self._sent(record)
         ships = self._shipped_times(record)
         authors = [*sent.values(), *([ships] if ships else [])]
-        if not authors:  # what its peers rest on was retracted, or distrusted, meanwhile
+        if not authors:
             return None
         middle_ms = statistics.median(map(statistics.median, authors))
         if _alike(time_ms, middle_ms, MOST_RATIO):
@@ -154,9 +158,20 @@ class Review:
             )
         return self._waiting[key]
 
-    def _peers(self, record: Record) -> list[Measured]:
-        """What others measured of the same problem, implementation and version on the same kind of device."""
-        return _same(self._of(record), record)
+    def _sent(self, record: Record) -> dict[str | None, list[float]]:
+        """Milliseconds that count of the record's problem, implementation and version, by author."""
+        from kernel_selector.db import records
+
+        problem, device = record.problem, record.device.key
+        if (problem.operator, problem.key) not in self._there:
+            return {}
+        key = problem.key, device, record.implementation, record.implementation_version
+        if key not in self._times:
+            versions = registry.versions_alike(problem.operator, *key[2:])
+            with self._selector.database.read() as connection:
+                waiting = self._unconfirmed(connection, problem, device)
+                self._times[key] = records.times_by_author(connection, record, versions, without=waiting)
+        return self._times[key]
 
     def _shipped_times(self, record: Record) -> list[float]:
         """Undisturbed milliseconds that ship of the same."""

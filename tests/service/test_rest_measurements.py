@@ -12,6 +12,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Status, Timing
 from kernel_selector.service import tokens
 from kernel_selector.service.app import create_app
+from kernel_selector.service.ingest.review import Review
 from kernel_selector.service.openapi.example_record import LINE
 from selector import Selector
 from tests.service.conftest import measured_records
@@ -276,6 +277,40 @@ def test_a_time_is_held_against_all_that_were_sent_and_not_the_last_of_them(
     (aside,) = send(client, [scaled(honest, 1 / 62, driver="own")], **other).json()["quarantined"]
     assert "where the median of 2 records of 2 authors is" in aside["detail"]
     assert receipt(client, [replace(honest, seed=honest.seed + 1)])["quarantined"] == []
+
+
+@pytest.mark.parametrize("lie", ["time", "failure"])
+def test_what_came_a_moment_before_speaks_against_a_lie(client, database, made, monkeypatch, lie):
+    monkeypatch.setattr(tokens, "LOOK_S", 0.0)
+    monkeypatch.setattr("selector.selection.selector.CHECK_S", 60.0)  # what is loaded stays as it is
+    client.app.state.selector.reload()
+    other = tokens.create_token(database, "worker-8", scopes=["measure"])
+    sent = send(client, made[:1], authorization=f"Bearer {other}").json()
+    assert (sent["added"], sent["waiting"]) == (1, 0)
+    false = scaled(made[0], 1 / 60)
+    if lie == "failure":
+        false = replace(
+            made[0], status=Status.CRASHED, reason="it did", forward=None, forward_backward=None, memory=None
+        )
+    answer = receipt(client, [false])
+    assert (answer["added"], len(answer["quarantined"])) == (0, 1)
+
+
+def test_what_comes_between_a_review_and_the_storing_speaks_against_a_lie(
+    client, database, made, monkeypatch
+):
+    reviewed, false = Review.objection, scaled(made[0], 1 / 60)
+
+    def late(review, record):
+        found = reviewed(review, record)
+        if record == false and not stored(database):
+            with Database.open(database) as opened, opened.write() as connection:
+                records.add(connection, made[:1])
+        return found
+
+    monkeypatch.setattr(Review, "objection", late)
+    answer = receipt(client, [false])
+    assert (answer["added"], len(answer["quarantined"])) == (0, 1)
 
 
 def test_what_was_measured_after_its_receipt_is_as_old_as_that(client, database, made):
