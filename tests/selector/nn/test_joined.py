@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from tests.selector.nn.joined_cases import (
     given,
     gradients,
 )
+from tests.selector.process_groups import alone
 
 
 class Sums(list[int]):
@@ -100,12 +100,10 @@ def test_masks_dropout_and_modes_reach_the_attention_function(
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[None]:
+def world() -> Iterator[None]:
     """A group of one process."""
-    store = torch.distributed.FileStore(str(tmp_path / "store"), 1)
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    torch.distributed.destroy_process_group()
+    with alone():
+        yield
 
 
 @pytest.mark.usefixtures("world")

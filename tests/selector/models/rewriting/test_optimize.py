@@ -18,6 +18,7 @@ from kernel_selector.db import Database
 from kernel_selector.kernels import registry
 from selector import InvalidRequest, UnknownImplementation, UnknownOperator, UnsupportedProblem
 from selector import nn as drop_in
+from tests.selector.process_groups import alone
 
 pytestmark = pytest.mark.usefixtures("stand_ins")
 
@@ -171,9 +172,7 @@ def test_autocast(model: LanguageModel, words: Tensor) -> None:
 
 def test_data_parallel_training(model: LanguageModel, words: Tensor) -> None:
     original = copy.deepcopy(model)
-    store = torch.distributed.HashStore()
-    torch.distributed.init_process_group("gloo", store=store, rank=0, world_size=1)
-    try:
+    with alone():
         selector.optimize(model, words, overrides=OVERRIDES)
         model.lstm.dropout = original.lstm.dropout = 0.0
         parallel = nn.parallel.DistributedDataParallel(model)
@@ -181,8 +180,6 @@ def test_data_parallel_training(model: LanguageModel, words: Tensor) -> None:
             one(words)["loss"].backward()
         for mine, other in zip(model.parameters(), original.parameters(), strict=True):
             torch.testing.assert_close(mine.grad, other.grad)
-    finally:
-        torch.distributed.destroy_process_group()
 
 
 class OwnLSTM(nn.LSTM):
