@@ -45,7 +45,7 @@ from .schemas.layers import Layer
 
 MOST_BODY_BYTES = 64 * 2**20  # real nodes have tens of kilobytes each
 MOST_NODES = 2**14  # of which products are remembered: Kubernetes itself is meant for 5,000
-MOST_PODS = 2**12  # that were warned about
+MOST_PODS = 2**12  # that were warned about, with products that are not known
 PREFIX = "/k8s/v1"
 
 
@@ -112,6 +112,10 @@ class Extender:
                 name = pod.name.encode("unicode_escape").decode()  # on its line, whatever is in it
                 _warn(f"pod {name} has no answer, and all nodes stay with {NEUTRAL} points: {words}")
             return {}
+        for name, product in products.items():
+            if not found[product].is_known and self._warned.put(("product", product), True):
+                words = f"{product} of node {name}".encode("unicode_escape").decode()
+                _warn(f"{words} is no GPU that is known by name: nodes with it stay with {NEUTRAL} points")
         return {name: found[product] for name, product in products.items()}
 
 

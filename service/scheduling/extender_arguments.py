@@ -111,7 +111,9 @@ def _understood(body: bytes, read: Callable[[Any], Result]) -> tuple[Pod, Result
         given = _parsed(body)
         return Pod(_get(given, "pod") or {}), read(given)
     except (ValueError, TypeError, AttributeError, LookupError, RecursionError) as error:
-        raise NotUnderstood(f"{type(error).__name__}: {error}") from error
+        raise NotUnderstood(
+            f"expected the arguments of an extender as Kubernetes' scheduler sends them: {error}"
+        ) from error
 
 
 def _candidates(given: Mapping[str, Any]) -> Candidates:

@@ -19,10 +19,14 @@ _SHARED = re.compile(r"-SHARED$")
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """Score of a product for a problem, 0 to 10, and the reason why it is impossible, else None."""
+    """Score of a product for a problem, 0 to 10, and the reason why it is impossible, else None.
+
+    `is_known` says whether a device has the product's name.
+    """
 
     score: int = NEUTRAL
     refusal: str | None = None
+    is_known: bool = True
 
 
 def judge(selector: Selector, query: Query, products: Collection[str]) -> dict[str, Verdict]:
@@ -40,7 +44,7 @@ def judge(selector: Selector, query: Query, products: Collection[str]) -> dict[s
         elif figure and best:
             found[product] = Verdict(score=max(1, round(BEST * best / figure)))
         else:
-            found[product] = Verdict()
+            found[product] = Verdict(is_known=key is not None)
     return found
 
 

@@ -340,6 +340,14 @@ def test_what_is_remembered_is_bounded():
     assert [recent.get(key) for key in "abc"] == ["A", None, "C"]
 
 
+def test_a_product_that_is_not_known_is_logged_once(client, caplog):
+    for verb in ("filter", "prioritize", "filter"):
+        post(client, verb, arguments(nodes=(("a", PRODUCT), ("b", None), ("c", "NVIDIA-FR\nOB"))))
+    lines = [record.getMessage() for record in caplog.records if "known by name" in record.getMessage()]
+    assert len(lines) == 1
+    assert "NVIDIA-FR\\nOB of node c" in lines[0]
+
+
 def test_a_pod_without_an_answer_is_logged_once_by_name_and_time(client, caplog):
     def body(name, uid):
         asked = arguments({**PROBLEM, "unknown": 1})
