@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, RowMapping, Select, case, func, select
+from sqlalchemy import ColumnElement, RowMapping, Select, case, exists, func, select
 from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment, Record, Status
@@ -178,12 +178,12 @@ def last_id(connection: Connection) -> int:
 def problems_among(
     connection: Connection, found: Iterable[Record], *, after: int = 0
 ) -> set[tuple[str, str]]:
-    """Operators and keys of the records' problems with measurements, of ids beyond `after` where given."""
+    """Operators and keys of the records' problems with measurements whose id is beyond `after`."""
     problems = {(one.problem.operator, one.problem.key) for one in found}
-    query = select(tables.Problem.operator, tables.Problem.key)
-    if after:
-        query = query.join(tables.Measurement).where(tables.Measurement.id > after).distinct()
-        return problems & {(operator, key) for operator, key in connection.execute(query)}
+    measured = exists().where(
+        tables.Measurement.problem_id == tables.Problem.id, tables.Measurement.id > after
+    )
+    query = select(tables.Problem.operator, tables.Problem.key).where(measured)
     return {
         (operator, key)
         for part in parts(sorted({key for _, key in problems}))

@@ -58,10 +58,10 @@ def restore(
     """Backup put in the place of a database, whose content is kept in a file beside it.
 
     Connections of running services go on with the restored content, whose journal says what the author did;
-    their writers wait from the copy of what was there until it is replaced. A
-    file that cannot be read any more is moved as it is. `faulty`: whether a backup is taken in which
-    `integrity.faults` finds something. Raises DatabaseCorrupt where it is not, the errors of opening the
-    backup, and DatabaseError for PostgreSQL and for the database itself.
+    their writers wait from the copy of what was there until it is replaced. A file that cannot be read any
+    more is moved as it is. `faulty`: whether a backup is taken in which `integrity.faults` finds something.
+    Raises DatabaseCorrupt where it is not, the errors of opening the backup, and DatabaseError for PostgreSQL
+    and for the database itself.
     """
     target = _file(url, "pg_restore fills it")
     if target.exists() and source.exists() and target.samefile(source):
@@ -71,7 +71,7 @@ def restore(
     with TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
         staged = Path(folder) / target.name  # so that who reads on finds the entry with the rest
         _copy(source, staged)
-        found, unread = Restored(before=None, undone=None), None
+        found = Restored(before=None, undone=None)
         if target.exists():
             before = target.with_name(f"{target.name}.{datetime.now(UTC):%Y%m%dT%H%M%S%f}")
             unread = _unreadable(target)

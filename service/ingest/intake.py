@@ -89,7 +89,7 @@ class Intake:
         review = Review(self._selector, datetime.now(UTC), submitted)
         judged = _judged(review, found)
         with self.database.write() as connection:
-            if review.is_behind(connection, submitted):  # no more than once: nobody else writes now
+            if review.is_behind(connection):  # no more than once: nobody else writes now
                 judged = _judged(Review(self._selector, datetime.now(UTC), submitted), found)
             if first is not None and first(connection, submitted) is False:
                 receipt, submission = _repeated(connection, found), None

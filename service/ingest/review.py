@@ -42,7 +42,7 @@ class Review:
     def __init__(self, selector: Selector, now: datetime, submitted: Sequence[Record]) -> None:
         from kernel_selector.db import records
 
-        self._selector = selector
+        self._selector, self._submitted = selector, submitted
         with selector.database.read() as connection:  # what was loaded may be older
             self._last = records.last_id(connection)
             self._there = records.problems_among(connection, submitted)
@@ -55,11 +55,11 @@ class Review:
         self._waiting: dict[tuple[str, str], dict[int, str]] = {}
         self._times: dict[tuple[str, ...], dict[str | None, list[float]]] = {}
 
-    def is_behind(self, connection: Any, submitted: Sequence[Record]) -> bool:
+    def is_behind(self, connection: Any) -> bool:
         """Whether others have stored measurements of the submitted problems since this looked."""
         from kernel_selector.db import records
 
-        return bool(records.problems_among(connection, submitted, after=self._last))
+        return bool(records.problems_among(connection, self._submitted, after=self._last))
 
     def objection(self, record: Record) -> str | None:
         """Reason against a record, or None."""
