@@ -7,6 +7,7 @@ frozen dataclasses, those of `kernels.contract` among them, and plain dictionari
 
 from . import (
     audit,
+    changes,
     contested,
     corrections,
     imported,
@@ -51,6 +52,7 @@ __all__ = [
     "StoredModel",
     "TaskLost",
     "audit",
+    "changes",
     "contested",
     "corrections",
     "default_path",

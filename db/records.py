@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, RowMapping, Select, case, exists, func, select
+from sqlalchemy import ColumnElement, RowMapping, Select, case, exists, func, select, true
 from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment, Record, Status
@@ -113,9 +113,16 @@ def find(
 
 
 def newest(
-    connection: Connection, *, operator: str, device_key: str, without: Collection[int] = ()
+    connection: Connection,
+    *,
+    operator: str,
+    device_key: str,
+    problem_keys: Sequence[str] | None = None,
+    without: Collection[int] = (),
 ) -> Iterator[Figures]:
     """Figures of an operator's records on a kind of device, in the order of `find`.
+
+    Of all problems, or of some, `bulk.LOOKUP` at most.
 
     Of several of one implementation's version that differ in nothing but their figures, the database gives
     the one that was measured last, or stored last among those. What came in is as old as its receipt at
@@ -135,7 +142,7 @@ def newest(
         .outerjoin(tables.Submission, tables.Submission.id == columns.submission_id)
         .where(columns.device_id.in_(select(tables.Device.id).where(tables.Device.key == device_key)))
         .where(columns.implementation_id.in_(versions), counting())
-        .where(apart_from(connection, columns.id, without))
+        .where(apart_from(connection, columns.id, without), _of_problems(problem_keys))
         .subquery()
     )
     query = select(ranked).where(ranked.c.place == 1).order_by(ranked.c.id)
@@ -332,6 +339,13 @@ def hash_of(record: Record) -> str:
         return content_hash(*natural_key(record), rows.distinctive(rows.measurement_row(record)))
     except CorruptRecord:
         return ""
+
+
+def _of_problems(keys: Sequence[str] | None) -> ColumnElement[bool]:
+    """SQL condition that a measurement is of one of the problems with these keys; None for any problem."""
+    if keys is None:
+        return true()
+    return tables.Measurement.problem_id.in_(select(tables.Problem.id).where(tables.Problem.key.in_(keys)))
 
 
 def _measurements(

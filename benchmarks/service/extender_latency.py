@@ -3,7 +3,8 @@
 Starts `selector extender` on a free loopback port over the measurements that come with this package, and
 asks `filter` and `prioritize` for pods, over one connection and one after the other, as the scheduler does;
 in both forms, whole nodes and names alone; each pod with a problem that was not asked about before, and
-again. Writes percentiles of both calls together to `benchmarks/results/extender_latency.json`.
+again; at last, names alone, while measurements of each operator are added to the database once a second.
+Writes percentiles of both calls together, and the slowest, to `benchmarks/results/extender_latency.json`.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import http.client
 import json
+import shutil
 import socket
 import subprocess
 import sys
@@ -18,18 +20,24 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 from benchmarks.common.result import write_result
 from benchmarks.common.serving import free_port, percentiles
+from kernel_selector.db import Database, records
+from kernel_selector.kernels.contract import Record
 from kernel_selector.kernels.devices import known_devices
-from kernel_selector.kernels.registry import operator
+from kernel_selector.kernels.registry import operator, operators
 from kernel_selector.service.scheduling.extender_arguments import ANNOTATION, PRODUCT_LABEL
 from selector.selection.shipped import unpacked
 from selector.workloads.sampling import random_problems
 
 NODES = 100
+PODS_PER_S = 10  # while the database is added to
 START_S = 120.0
 
 
@@ -45,7 +53,7 @@ def main() -> None:
         "names": lambda: {"NodeNames": list(nodes)},
     }
     figures: dict[str, Any] = {}
-    with serving(nodes) as post:
+    with own_database() as (path, stored), serving(nodes, path) as post:
         for seed, (name, form) in enumerate(forms.items()):
             new = random_problems("lstm", "cuda", count=given.pods + 20, seed=seed)
             pods = [pod(dict(problem.as_dict)) for problem in new]
@@ -54,8 +62,14 @@ def main() -> None:
                 both(post, body)
             for words, some in (("new", bodies[: given.pods]), ("again", bodies[: given.pods])):
                 figures[f"{name}_{words}"] = percentiles([both(post, body) for body in some], 2)
+        new = random_problems("lstm", "cuda", count=given.pods, seed=len(forms))
+        bodies = [json.dumps({"Pod": pod(dict(one.as_dict)), **forms["names"]()}).encode() for one in new]
+        with added_to(path) as added:
+            taken_ms = [both(post, body) for body in paced(bodies)]
+        figures["names_new_while_added_to"] = {**percentiles(taken_ms, 2), "most_ms": round(max(taken_ms), 2)}
     print(json.dumps(figures, indent=2))
     result = {"nodes": NODES, "products": len(products), "pods": given.pods, "figures": figures}
+    result |= {"own_records": stored, "added": len(added)}
     print(write_result("extender_latency", result))
 
 
@@ -81,15 +95,59 @@ def both(post: Callable[[str, bytes], Any], body: bytes) -> float:
     return spent_ms
 
 
+def paced(bodies: list[bytes]) -> Iterator[bytes]:
+    """Bodies of pods that come one after the other, PODS_PER_S in a second."""
+    for body in bodies:
+        time.sleep(1 / PODS_PER_S)
+        yield body
+
+
 @contextmanager
-def serving(nodes: dict[str, str]) -> Iterator[Callable[[str, bytes], Any]]:
+def own_database() -> Iterator[tuple[Path, int]]:
+    """A database that has what ships as if it had been measured here, and the number of its records."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(shutil.copy(unpacked(), Path(folder) / "own.sqlite"))
+        path.chmod(0o600)
+        with Database.open(path) as database, database.read() as connection:
+            yield path, records.total(connection)
+
+
+@contextmanager
+def added_to(path: Path) -> Iterator[list[Record]]:
+    """Records that are added to a database beside the block, one of each operator once a second."""
+    added: list[Record] = []
+    ended = Event()
+
+    def add() -> None:
+        with Database.open(path) as database:
+            with database.read() as connection:
+                known = [
+                    one for name in operators() for one in records.find(connection, operator=name, limit=1)
+                ]
+            while not ended.wait(1.0):
+                new = [replace(one, seed=1 + len(added), measured_at=datetime.now(UTC)) for one in known]
+                with database.write() as connection:
+                    records.add(connection, new)
+                added.extend(new)
+
+    thread = Thread(target=add)
+    thread.start()
+    try:
+        yield added
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def serving(nodes: dict[str, str], database: Path) -> Iterator[Callable[[str, bytes], Any]]:
     """A function that posts to the extender, in a process of its own that ends with the block."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         table = Path(folder) / "nodes.json"
         table.write_text(json.dumps(nodes))
         command = [sys.executable, "-m", "kernel_selector.service.cli", "extender", "--port", str(port)]
-        command += ["--nodes", str(table), "--database", str(unpacked()), "--no-shipped"]
+        command += ["--nodes", str(table), "--database", str(database), "--no-shipped"]
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
         connection = http.client.HTTPConnection("127.0.0.1", port)
 

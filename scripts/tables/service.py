@@ -66,6 +66,11 @@ def _extender(result: Result) -> Iterator[tuple[str, str]]:
         f"scores of {result['nodes']} nodes for Kubernetes' scheduler, a new pod",
         _percentiles(result["figures"]["names_new"]),
     )
+    if grown := result["figures"].get("names_new_while_added_to"):
+        yield (
+            f"the same beside uploads to a database of {result['own_records']:,} records",
+            f"{_percentiles(grown)}, the slowest {plain(grown['most_ms'])} ms",
+        )
 
 
 def _attacks(result: Result) -> Iterator[tuple[str, str]]:

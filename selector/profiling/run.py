@@ -73,7 +73,10 @@ def missing(
         key = problems[0].key if len(problems) == 1 else None
         with store.read() as connection:
             waiting = unconfirmed(
-                connection, operator=operator, device_key=measuring.device.key, problem_key=key
+                connection,
+                operator=operator,
+                device_key=measuring.device.key,
+                problem_keys=None if key is None else [key],
             )
             finished = records.finished(
                 connection,

@@ -452,8 +452,8 @@ def _circumstances(knowledge: Knowledge, request: Request, figures: Figures) -> 
     if request.where.torch_device is None:
         yield f"{device.name} is not in this machine: here, build() makes the module on the CPU."
     evidence = knowledge.evidence(operator, device.key)
-    if evidence.left_out:
-        yield f"{evidence.left_out} records are left out: no {operator} can have their hyperparameters."
+    if left_out := evidence.left_out.total():
+        yield f"{left_out} records are left out: no {operator} can have their hyperparameters."
     if waiting := evidence.waiting.get(request.problem.key):
         yield (
             f"{number_of(waiting, 'measurement')} of this problem do{'es' * (waiting == 1)} not count yet: "

@@ -35,16 +35,18 @@ def unconfirmed(
     *,
     operator: str,
     device_key: str | None = None,
-    problem_key: str | None = None,
+    problem_keys: Sequence[str] | None = None,
     shipped: bool | None = None,
 ) -> dict[int, str]:
     """Ids of an operator's measurements that do not count yet, each with the key of its problem.
 
-    Of all devices and problems, or of one. `shipped`: whether they are held against what ships, None for as
-    SELECTOR_SHIPPED says. Reads none of a database that nobody sent anything to.
+    Of all devices and problems, or of one device and of some problems, `bulk.LOOKUP` at most. `shipped`:
+    whether they are held against what ships, None for as SELECTOR_SHIPPED says. Reads none of a database that
+    nobody sent anything to.
     """
-    keys = None if problem_key is None else [problem_key]
-    found = waiting(connection, operator=operator, device_key=device_key, problem_keys=keys, shipped=shipped)
+    found = waiting(
+        connection, operator=operator, device_key=device_key, problem_keys=problem_keys, shipped=shipped
+    )
     return {claim.id: claim.problem_key for claim in found}
 
 

@@ -7,8 +7,8 @@ All figures of a tier were taken under the same circumstances, so they compare.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -164,7 +164,18 @@ class Measured:
 
 
 Group = dict[str, Measured]  # by implementation
+Groups = Mapping[tuple[str, str, str], Group]  # by circumstances
 Failure = tuple[Problem, Setting, str, Measured]
+
+
+class Kept(NamedTuple):
+    """What the records of some problems say, as Evidence has it."""
+
+    problems: Mapping[str, Problem]
+    groups: Mapping[str, dict[tuple[str, str, str], Group]]
+    settings: Mapping[tuple[str, str, str], Setting]
+    left_out: Mapping[str, int]
+    waiting: Mapping[str, int]
 
 
 class Evidence:
@@ -172,9 +183,10 @@ class Evidence:
 
     `versions` are those of its implementations now, by name; `groups` has what was measured, by the problem's
     key and its circumstances, and `failed` what failed, by structure; `left_out` counts records of impossible
-    problems. What is no implementation any more is passed over. `rejected` are verdicts of the gate by
-    themselves: they count among what failed, and are no measurements. `shipped` says whether the records
-    came with this package; `waiting` is how many are left out by the key of a problem, because nobody agrees.
+    problems by the problem's key. What is no implementation any more is passed over. `rejected` are verdicts
+    of the gate by themselves: they count among what failed, and are no measurements. `shipped` says whether
+    the records came with this package; `waiting` is how many are left out by the key of a problem, because
+    nobody agrees. `kept` is what an earlier evidence has about other problems than those of the records.
     """
 
     def __init__(
@@ -185,25 +197,36 @@ class Evidence:
         *,
         shipped: bool = False,
         waiting: Mapping[str, int] = MappingProxyType({}),
+        kept: Kept | None = None,
     ) -> None:
+        kept = kept or Kept({}, {}, {}, {}, {})
         self.versions = versions
         self.shipped = shipped
-        self.waiting = waiting
-        self.settings: dict[tuple[str, str, str], Setting] = {}
-        self.problems: dict[str, Problem] = {}
-        self.groups: dict[str, dict[tuple[str, str, str], Group]] = defaultdict(dict)
+        self.waiting = {**kept.waiting, **waiting}
+        self.settings: dict[tuple[str, str, str], Setting] = dict(kept.settings)
+        self.problems: dict[str, Problem] = dict(kept.problems)
+        self.groups: dict[str, dict[tuple[str, str, str], Group]] = defaultdict(dict, kept.groups)
         self.failed: dict[tuple[object, ...], list[Failure]] = defaultdict(list)
         possible = Possible(one for one in records if one.implementation in versions)
         for record in possible:
             self._add(record)
-        self.left_out = possible.left_out
+        self.left_out = possible.left_out + Counter(kept.left_out)
         self._note_failures()
         for record in rejected:
             setting = Setting(record.device, record.environment, record.policy)
             measured = Measured.of(record, versions.get(record.implementation))
             self._note_failure((record.problem, setting, record.implementation, measured))
-        self.neighbours = Neighbours(self.problems.values())
         self._values = {problem.values for problem in self.problems.values()}
+
+    def apart_from(self, keys: Collection[str]) -> Kept:
+        """What the records of all problems say but for those with these keys."""
+
+        def kept(of_all: Mapping[str, Any]) -> dict[str, Any]:
+            return {key: one for key, one in of_all.items() if key not in keys}
+
+        groups = kept(self.groups)
+        used = {key: self.settings[key] for group in groups.values() for key in group}
+        return Kept(kept(self.problems), groups, used, kept(self.left_out), kept(self.waiting))
 
     @property
     def ships(self) -> Evidence | None:
@@ -214,6 +237,11 @@ class Evidence:
     def _words(self) -> dict[str, list[Any]]:
         """The values that were measured of what is no size; looked at where nothing better is known."""
         return words_of(list(self.problems.values()))
+
+    @cached_property
+    def _neighbours(self) -> Neighbours:
+        """The problems for the nearest one to be found; looked at where nothing better is known."""
+        return Neighbours(self.problems.values())
 
     @cached_property
     def host_shares(self) -> HostShares:
@@ -237,8 +265,11 @@ class Evidence:
             group[record.implementation] = measured
 
     def _note_failures(self) -> None:
-        """Of the newest records alone: what was measured again and worked has not failed."""
-        for problem in self.problems.values():
+        """Of the newest records alone: what was measured again and worked has not failed.
+
+        In the order of the keys, so that what is said first does not depend on when it was stored.
+        """
+        for _, problem in sorted(self.problems.items()):
             for key, group in self.groups[problem.key].items():
                 for name, measured in group.items():
                     if measured.status in FAILURES:
@@ -272,7 +303,7 @@ class Evidence:
                 if tier is not None:
                     yield tier
 
-    def measured_at(self, problem: Problem) -> Mapping[tuple[str, str, str], Group]:
+    def measured_at(self, problem: Problem) -> Groups:
         """Measurements of a problem, by their circumstances."""
         return self.groups[problem.key] if problem.values in self._values else {}
 
@@ -316,7 +347,7 @@ class Evidence:
         if alike.values in self._values and alike != problem:
             neighbour: Problem | None = alike
         else:
-            neighbour = self.neighbours.nearest(alike)
+            neighbour = self._neighbours.nearest(alike)
         tier = next(self.measured(neighbour, here, software), None) if neighbour else None
         if neighbour is None or tier is None:
             return None

@@ -26,8 +26,6 @@ class ImportedEvidence:
     that were not are excluded there, and where several were timed for some words those that never were.
     """
 
-    left_out = 0  # of records: an import refuses what it cannot read
-
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
         spans = columns.operator.hyperparameters

@@ -9,9 +9,7 @@ from kernel_selector.kernels.contract import Device, Environment, Problem, Statu
 
 from ..cost_model.domain import UNSEEN_WIDTH
 from ..cost_model.estimate import Tier
-from .evidence import Evidence, Failure, Group
-
-Groups = Mapping[tuple[str, str, str], Group]
+from .evidence import Evidence, Failure, Groups
 
 
 class JointEvidence(Evidence):

@@ -9,7 +9,7 @@ samples of both together lose least and are nearest, before the mean and the lea
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -25,14 +25,15 @@ Kept = TypeVar("Kept", bound="Record | Figures")
 
 
 class Possible(Generic[Kept]):
-    """Iterator over the records whose problem is possible; `left_out` counts the others as they pass.
+    """Iterator over the records whose problem is possible; `left_out` counts the others as they pass, by the
+    keys of their problems.
 
     A database may hold problems that no operator accepts, written by other programs.
     """
 
     def __init__(self, records: Iterable[Kept]) -> None:
         self._records = records
-        self.left_out = 0
+        self.left_out: Counter[str] = Counter()
 
     def __iter__(self) -> Iterator[Kept]:
         # by object, because hidden="512" has the key of hidden=512; keeping the object keeps its id taken
@@ -44,7 +45,7 @@ class Possible(Generic[Kept]):
             if judged[id(problem)][1]:
                 yield record
             else:
-                self.left_out += 1
+                self.left_out[problem.key] += 1
 
 
 def pooled(records: Iterable[Record]) -> Iterator[Record]:

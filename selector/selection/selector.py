@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from .evidence import Evidence
 
 CHECK_S = 1.0  # how often to look whether the database has changed
-BACK_OFF = 9  # times as long as a look took, no other follows: a slow database costs a tenth of the time
+BACK_OFF = 9  # times as long as a question waited, no look follows: a slow database costs a tenth of the time
 LOCK_WAIT_S = 2.0  # readers hardly ever wait; those that do have callers who wait with them
 PATIENCE_S = 0.05  # that a question waits to hear from a server, which takes some milliseconds
+LOADING_S = 0.25  # that a question waits for what has changed: 15 ms to read a problem, seconds to read all
 SILENT_S = 0.25  # without a word, after which a server that was asked counts as one that does not answer
 NONE_YET = "There are no measurements yet."
 ABSENT = "SELECTOR_DATABASE_URL names a database that is not there: only what ships answers."
@@ -49,11 +50,11 @@ class Selector:
     `database` is a file path, a SQLAlchemy URL, an open `Database`, or None for the default one: of
     SELECTOR_DATABASE_URL, else the user's own, which may be missing. Its measurements go before those that
     come with this package; `shipped=False`, or SELECTOR_SHIPPED=off where it is None, leaves the latter out.
-    `frozen` keeps the first snapshot, so that all ranks of a
-    distributed job agree; else changes are seen within a second, or a little later where reading them
-    takes long. A database that cannot be read any more (deleted, damaged, locked) changes no answer:
-    what was loaded goes on answering, each choice has a caveat that says so, and the database is looked
-    for until it is back. Only what was never loaded, another device for example, raises its error then.
+    `frozen` keeps the first snapshot, so that all ranks of a distributed job agree; else changes are seen
+    within a second, or a little later where reading them takes long: a question waits a quarter of a second
+    for it at most. A database that cannot be read any more (deleted, damaged, locked) changes no answer: what
+    was loaded goes on answering, each choice has a caveat that says so, and the database is looked for until
+    it is back. Only what was never loaded, another device for example, raises its error then.
     Safe to share among threads. Raises DatabaseMissing for a database that was named and is not there,
     InvalidRequest for what cannot be one, and the other errors of opening one.
     """
@@ -88,8 +89,8 @@ class Selector:
     def database(self) -> Database:
         """The database, opened if need be. Raises the errors of opening it."""
         opened = self._open
-        if opened is not None and self.patience_s is not None:
-            return opened  # without waiting for who looks at a server that may be silent
+        if opened is not None and (self._trouble is None or self.patience_s is not None):
+            return opened  # without waiting for who looks, and reads much or hears nothing
         with self._lock:
             return self._opened()
 
@@ -314,13 +315,19 @@ class Selector:
                 if self._source is not None or self._open is not None:
                     raise
                 # not an error before the first measurement; the message names the place
-                own = Body(None, missing=f"{NONE_YET} {error}")
+                own = Body.missing(f"{NONE_YET} {error}")
                 absent = f"{ABSENT} {error}" if named_database() else ""
             else:
                 self._answered_look.set()
                 self._stamp = opened.stamp()
-                pairs = self._knowledge.own.loaded.union(wanted)
-                own = Body(opened, complete=self.frozen, wanted=pairs, beside=self.with_shipped)
+                earlier = self._knowledge.own
+                own = Body(
+                    opened,
+                    complete=self.frozen,
+                    wanted=wanted,
+                    beside=self.with_shipped,
+                    earlier=earlier,
+                )
             self._knowledge = knowledge = Knowledge(own, shipped=self.with_shipped, absent=absent)
             self._trouble = None
             self._due = time.monotonic() + CHECK_S
@@ -340,25 +347,31 @@ class Selector:
         return self._open
 
     def _refresh(self) -> None:
-        """Look whether the database has changed, when it is time, and load it again if so.
+        """Look whether the database has changed, when it is time, and load what has.
 
-        One thread looks, and waits for a slow or locked database; the others answer from what is loaded. For
-        a server that does not answer soon, which may be silent, nobody waits: what it says is for the
-        questions after this one, and that it says nothing is trouble until it does.
+        A thread looks, for which the question at hand waits a moment, and the others do not: what takes
+        longer is for the questions after it. That a server does not answer is trouble until it does.
         """
         if not self._is_due() or not self._looking.acquire(blocking=False):
             self._notice_silence()
             return
-        patience_s = self.patience_s
-        if patience_s is None:
-            self._look()
-            return
         # in this order, for who reads both beside it
         self._look_began, self._answered_look = time.monotonic(), Event()
-        look = Thread(target=self._look, name="database", daemon=True)
+        if self._is_as_it_was():
+            self._end_look()
+            return
+        patience_s = self.patience_s
+        # what reads a file is let finish when the process ends; a server may be silent for long
+        look = Thread(target=self._look, name="database", daemon=patience_s is not None)
         look.start()
-        if self._trouble is None and self._answered_look.wait(patience_s):
-            look.join()  # it is there: loading what has changed takes as long as it does
+        if self._trouble is None or patience_s is None:
+            is_there = patience_s is None or self._answered_look.wait(patience_s)
+            look.join(LOADING_S if is_there else 0.0)
+
+    def _is_as_it_was(self) -> bool:
+        """Whether a file has not been written to since the last look, which some microseconds tell."""
+        stamp = None if self._open is None or self._trouble else self._open.stamp()
+        return stamp is not None and stamp == self._stamp
 
     def _notice_silence(self) -> None:
         """Take it for trouble that a look at a server goes on and nothing has been heard of it."""
@@ -371,7 +384,6 @@ class Selector:
 
     def _look(self) -> None:
         """Look once, in the place of who holds `_looking`; the event is set when the database answers."""
-        started = time.monotonic()
         try:
             with self._lock:
                 if self._trouble or self._changed():
@@ -381,11 +393,16 @@ class Selector:
         except SelectorError as error:
             self._trouble = error.with_traceback(None)  # which would keep what it met alive
         finally:
-            ended = time.monotonic()
-            waited = self._trouble is None or self.patience_s is None  # somebody, for all of it
-            self._due = ended + max(CHECK_S, BACK_OFF * (ended - started) if waited else 0.0)
-            self._answered_look.set()
-            self._looking.release()
+            self._end_look()
+
+    def _end_look(self) -> None:
+        """Let others look when it is time again."""
+        ended = time.monotonic()
+        unasked = self._trouble is not None and self.patience_s is not None  # nobody waits for such a server
+        waited_s = 0.0 if unasked else min(ended - self._look_began, LOADING_S)
+        self._due = ended + max(CHECK_S, BACK_OFF * waited_s)
+        self._answered_look.set()
+        self._looking.release()
 
     def _is_due(self) -> bool:
         return not self.frozen and time.monotonic() >= self._due and not self._looking.locked()
@@ -394,8 +411,6 @@ class Selector:
         if self._open is None:
             return self._is_there_now()
         stamp = self._open.stamp()
-        if stamp is not None and stamp == self._stamp:
-            return False
         # a stamp also changes when somebody opens or closes the file
         with self._open.read() as connection:
             self._open.check_revision(connection)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from itertools import chain
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device
+from kernel_selector.kernels.contract import Device, Record
 
 from ..cost_model.stored_models import latest_model, readable_models
 from ..errors import ModelVersionMismatch
@@ -19,6 +20,7 @@ from .shipped.rejections import rejected
 
 if TYPE_CHECKING:
     from kernel_selector.db import Database, StoredModel
+    from kernel_selector.db.changes import Moment
 
     from ..cost_model.predictor import Predictor
     from .imported_evidence import ImportedEvidence
@@ -44,18 +46,19 @@ class Body:
     snapshot; `complete` wants them all, and then the database is not asked again. Else what is missing is
     read when it is first asked about, and raises Changed unless the database still has the same content.
     Without a database there is nothing, and `caveats` says what to do. `shipped`: it came with this package.
-    `beside`: what tokens sent is held against what ships.
+    `beside`: what tokens sent is held against what ships. `earlier` is the body of an earlier moment: what it
+    has read is there at once, and of the database only what has changed since is read.
     """
 
     def __init__(
         self,
         database: Database | None,
         *,
-        missing: str = "",
         complete: bool = False,
         wanted: Iterable[Pair] = (),
         shipped: bool = False,
         beside: bool = False,
+        earlier: Body | None = None,
     ) -> None:
         self._database, self._shipped, self._beside = database, shipped, beside
         self._reading = Lock()  # of the database, which may take its time
@@ -68,12 +71,26 @@ class Body:
         self.state: State = NOTHING, []
         self.records = 0
         self.devices: tuple[Device, ...] = ()
-        self.caveats: tuple[str, ...] = (missing,) if missing else ()
+        self.caveats: tuple[str, ...] = ()
+        self._moment: Moment | None = None
         if database is not None:
             with database.read() as connection:
-                self._open(connection, complete, wanted)
+                self._open(connection)
+                if earlier is not None:
+                    self._take_over(connection, earlier)
+                    wanted = {*wanted, *filter(self._knows, earlier.loaded)}
+                for pair in self._everything() if complete else wanted:
+                    if pair not in self._evidence:
+                        self._read(connection, *pair)
         if complete:
             self._database = None
+
+    @classmethod
+    def missing(cls, reason: str) -> Body:
+        """The body of a database that is not there, with the reason as its caveat."""
+        body = cls(None)
+        body.caveats = (reason,)
+        return body
 
     @classmethod
     def of(
@@ -117,21 +134,61 @@ class Body:
         """Pairs of operator and device that have been read so far."""
         return set(self._evidence)
 
-    def _open(self, connection: Any, complete: bool, wanted: Iterable[Pair]) -> None:
+    def _open(self, connection: Any) -> None:
         from kernel_selector import db
 
         self.state = state_of(connection)
+        self._moment = None if self._shipped else db.changes.moment(connection)
         self.records = db.records.total(connection)
         self.devices = tuple(db.records.devices(connection))
         self.imported = imported_operators(connection)
         self.records += sum(item.rows for item in self.imported.values())
         if not self.devices and not self.imported:
             self.caveats = ("The database has no measurements yet: run `selector quickstart`.",)
-        keys = {device.key for device in self.devices}
-        everything = [(operator, key) for operator in registry.operators() for key in sorted(keys)]
+
+    def _everything(self) -> list[Pair]:
+        """All pairs of an operator and a device that there may be measurements of."""
+        keys = sorted({device.key for device in self.devices})
+        everything = [(operator, key) for operator in registry.operators() for key in keys]
         everything += [(name, key) for name, item in self.imported.items() for key in item.measured_devices]
-        for pair in everything if complete else wanted:
-            self._read(connection, *pair)
+        return everything
+
+    def _knows(self, pair: Pair) -> bool:
+        """Whether there are such an operator and, of an imported one, such a device."""
+        operator, device_key = pair
+        imported = self.imported.get(operator)
+        return device_key in imported.measured_devices if imported else operator in registry.operators()
+
+    def _take_over(self, connection: Any, earlier: Body) -> None:
+        """Take what an earlier body has read, with the problems renewed that have changed since.
+
+        Nothing of it where the database is another one by now.
+        """
+        from kernel_selector import db
+
+        changed = earlier._moment and db.changes.since(connection, earlier._moment)
+        if changed is None:
+            return
+        self.imported |= {
+            name: item for name, item in earlier.imported.items() if name not in changed.imported
+        }
+        for pair, found in earlier._evidence.copy().items():
+            operator, _ = pair
+            if not isinstance(found, Evidence):
+                if operator not in changed.imported:
+                    self._evidence[pair] = found
+            elif found.versions == _versions(operator):
+                keys = changed.problems.get(pair, ())
+                same = not keys and self._rejected(*pair) == earlier._rejected(*pair)
+                self._evidence[pair] = found if same else self._own(connection, pair, keys, found)
+        for operator, stored in earlier._models.copy().items():
+            if self._models_of(operator) == earlier._models_of(operator) and operator not in earlier.refused:
+                self._models[operator] = stored
+                if operator in earlier._predictors:
+                    self._predictors[operator] = earlier._predictors[operator]
+
+    def _models_of(self, operator: str) -> list[dict[str, Any]]:
+        return [model for model in self.models if model["operator"] == operator]
 
     def measurements(self, operator: str, device_key: str) -> Evidence | ImportedEvidence:
         """The measurements of an operator on a kind of device. Raises Changed and DatabaseError."""
@@ -191,8 +248,6 @@ class Body:
             return None
 
     def _read(self, connection: Any, operator: str, device_key: str) -> None:
-        from kernel_selector import db
-
         if operator not in self._models:
             try:
                 self._models[operator] = latest_model(connection, operator)
@@ -206,14 +261,42 @@ class Body:
             columns = load_columns(connection, imported, imported.measured_devices[device_key].name)
             self._evidence[operator, device_key] = ImportedEvidence(columns)
             return
+        self._evidence[operator, device_key] = self._own(connection, (operator, device_key))
+
+    def _own(
+        self,
+        connection: Any,
+        pair: Pair,
+        keys: Collection[str] | None = None,
+        earlier: Evidence | None = None,
+    ) -> Evidence:
+        """The measurements of an operator of ours on a device.
+
+        Of all problems, or of those with some keys, beside what an earlier evidence has of the others.
+        """
+        from kernel_selector import db
+        from kernel_selector.db.bulk import parts
+
+        operator, device_key = pair
         where = {"operator": operator, "device_key": device_key}
-        waiting = unconfirmed(connection, **where, shipped=self._beside)
-        found = db.records.newest(connection, **where, without=waiting)
-        device = next((one for one in self.devices if one.key == device_key), None)
-        verdicts = rejected(operator, device) if device else ()
-        self._evidence[operator, device_key] = Evidence(
-            found, _versions(operator), verdicts, shipped=self._shipped, waiting=Counter(waiting.values())
+        asked = [None] if keys is None else list(parts(sorted(keys)))
+        waiting: dict[int, str] = {}
+        for part in asked:
+            waiting |= unconfirmed(connection, **where, problem_keys=part, shipped=self._beside)
+        found = (db.records.newest(connection, **where, problem_keys=part, without=waiting) for part in asked)
+        return Evidence(
+            chain.from_iterable(found),
+            _versions(operator),
+            self._rejected(operator, device_key),
+            shipped=self._shipped,
+            waiting=Counter(waiting.values()),
+            kept=None if earlier is None else earlier.apart_from(keys or ()),
         )
+
+    def _rejected(self, operator: str, device_key: str) -> list[Record]:
+        """The gate's verdicts on an operator that concern a measured device."""
+        device = next((one for one in self.devices if one.key == device_key), None)
+        return rejected(operator, device) if device else []
 
 
 def _versions(operator: str) -> dict[str, str]:

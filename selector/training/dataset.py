@@ -268,7 +268,7 @@ def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterab
             contest = contests.setdefault((record.environment.fingerprint, record.policy), {})
             contest[record.implementation] = record
     if possible.left_out:
-        left_out["of hyperparameters that are not possible"] = possible.left_out
+        left_out["of hyperparameters that are not possible"] = possible.left_out.total()
     _require(operator, len({problem for problem, _ in groups}), left_out)
     chosen = [max(contests.values(), key=_weight) for _, contests in sorted(groups.items())]
     left_out["of other circumstances than the ones used"] = sum(

@@ -199,7 +199,9 @@ def _finished(connection: Any, found: Claimed, claimant: Claimant) -> set[tuple[
         environment=claimant.environment,
         policy=found.policy,
         problem_key=key,
-        without=unconfirmed(connection, operator=operator, device_key=claimant.device.key, problem_key=key),
+        without=unconfirmed(
+            connection, operator=operator, device_key=claimant.device.key, problem_keys=[key]
+        ),
     )
 
 

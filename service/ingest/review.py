@@ -153,7 +153,7 @@ class Review:
                 connection,
                 operator=problem.operator,
                 device_key=device,
-                problem_key=problem.key,
+                problem_keys=[problem.key],
                 shipped=self._selector.with_shipped,
             )
         return self._waiting[key]

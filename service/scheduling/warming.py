@@ -1,4 +1,4 @@
-"""Warming of a process: what ships for each operator, read before anybody asks.
+"""Warming of a process: the measurements of each operator, read before anybody asks.
 
 A first question about an operator takes up to a second, and cluster schedulers wait for half of one.
 """
@@ -14,10 +14,6 @@ from fastapi.concurrency import run_in_threadpool
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import SelectorError
 from selector import Query, Selector
-from selector.selection.answer import answer_each
-from selector.selection.knowledge import Knowledge
-from selector.selection.query import parse
-from selector.selection.snapshot import Body
 
 from ..logs import LOGGER
 
@@ -30,33 +26,29 @@ def never() -> bool:
 
 
 def warm_up(selector: Selector, stopped: Callable[[], bool] = never) -> None:
-    """Questions about each operator on each device to what ships with a selector, one after the other.
+    """Questions to a selector about each operator on each measured device, one by one.
 
     Parameters
     ----------
     selector
-        Selector whose process is warmed up. What ships is read once for all selectors of a process. The
-        selector's own database is not asked: what was read of it is read anew after each of its changes.
+        Selector whose process is warmed up: what ships is read once for all selectors of a process, and of its
+        own database what changes alone is read again. Imported operators are not asked about.
     stopped
         Whether to leave out the rest, asked before each question.
 
     What cannot be read is no reason to stop the service: it is logged, and `/readyz` says why.
     """
-    if selector.shipped_database is None:
-        if selector.unusable:
-            LOGGER.warning("not warmed up: %s", selector.unusable)
-        return
-    shipped = Knowledge(Body(None), shipped=True)
-    try:
-        measured = dict.fromkeys(device.key for device in shipped.devices)
-        for name, operator in registry.operators().items():
-            for key in measured:
-                if stopped():
-                    return
-                query = Query(operator=name, hyperparameters=operator.examples[0], device=key)
-                answer_each(shipped, [parse(shipped, query)])
-    except SelectorError as error:
-        LOGGER.warning("not warmed up: %s", error)
+    measured = dict.fromkeys(device["key"] for device in selector.devices() if device["measured"])
+    trouble = [selector.unusable] if selector.unusable else []
+    for name, operator in registry.operators().items():
+        for key in measured:
+            if stopped():
+                return
+            query = Query(operator=name, hyperparameters=operator.examples[0], device=key)
+            answers = selector.choose_each([query], kept=False)
+            trouble += [str(error) for error in answers if isinstance(error, SelectorError)]
+    for reason in dict.fromkeys(trouble):
+        LOGGER.warning("not warmed up: %s", reason)
 
 
 @asynccontextmanager

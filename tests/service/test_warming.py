@@ -6,11 +6,11 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from starlette.testclient import TestClient
 
+from kernel_selector.db import DatabaseCorrupt, records
 from kernel_selector.kernels import registry
 from kernel_selector.service import app
 from kernel_selector.service.cli import serve
@@ -23,9 +23,9 @@ LOCAL = "http://127.0.0.1"
 
 
 class Held:
-    """A selector with which something ships; questions to that are counted, and answered once let go."""
+    """A selector of which questions are counted, and answered once let go."""
 
-    shipped_database, unusable = object(), ""
+    unusable = ""
 
     def __init__(self) -> None:
         self.asked: list[tuple[str | None, object]] = []
@@ -40,20 +40,22 @@ class Held:
     def close(self) -> None:
         """Nothing to close."""
 
-    def answer_each(self, _: object, queries: list[Query]) -> None:
+    def devices(self) -> list[dict[str, object]]:
+        """Two that are measured, one of them on two hosts, and one that is not."""
+        return [{"key": key, "measured": key != "other"} for key in ("gpu", "gpu", "other", "cpu")]
+
+    def choose_each(self, queries: list[Query], *, kept: bool) -> list[object]:
         """Questions that nobody has."""
+        assert not kept
         self.asked += [(query.operator, query.device) for query in queries]
         self.is_asked.set()
         assert self.go_on.wait(WAIT_S)
+        return []
 
 
 @pytest.fixture
-def held(monkeypatch: pytest.MonkeyPatch) -> Iterator[Held]:
+def held() -> Iterator[Held]:
     found = Held()
-    devices = [SimpleNamespace(key=key) for key in ("gpu", "gpu", "cpu")]  # one of them on two hosts
-    monkeypatch.setattr(warming, "Knowledge", lambda *_, **__: SimpleNamespace(devices=devices))
-    monkeypatch.setattr(warming, "parse", lambda _, query: query)
-    monkeypatch.setattr(warming, "answer_each", found.answer_each)
     yield found
     found.go_on.set()
 
@@ -123,16 +125,35 @@ def test_the_first_question_about_an_operator_is_as_quick_as_others(empty_databa
 
 
 @pytest.mark.usefixtures("two_operators")
-def test_nothing_of_ones_own_database_is_read_before_a_question(database_file: Path) -> None:
-    """All that was read of it is read anew after each of its changes: that took seconds after each upload."""
+def test_all_that_ships_and_is_ones_own_is_read_before_a_question(database_file: Path) -> None:
     opened = Selector(database_file, shipped=True)
-    warming.warm_up(opened)
-    assert opened._knowledge.own.records
     assert not opened._knowledge.own.loaded
-    shipped = opened._knowledge.shipped
-    assert shipped
-    devices = {device.key for device in shipped.devices}
-    assert shipped.loaded >= {(name, key) for name in registry.operators() for key in devices}
+    warming.warm_up(opened)
+    known = opened._knowledge
+    assert known.own.devices
+    assert known.shipped
+    for body in (known.own, known.shipped):
+        keys = {device.key for device in body.devices}
+        assert body.loaded >= {(name, key) for name in registry.operators() for key in keys}
+    opened.close()
+
+
+@pytest.mark.usefixtures("two_operators")
+def test_what_cannot_be_read_is_said_once_and_the_rest_is_read(
+    database_file: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    opened = Selector(database_file, shipped=False)
+    newest = records.newest
+
+    def damaged(connection: object, **given: object) -> object:
+        if given["operator"] == "lstm":
+            raise DatabaseCorrupt("a row is damaged.")
+        return newest(connection, **given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(records, "newest", damaged)
+    warming.warm_up(opened)
+    assert caplog.text.count("not warmed up: a row is damaged.") == 1
+    assert {name for name, _ in opened._knowledge.own.loaded} == {"attention"}
     opened.close()
 
 

@@ -138,8 +138,8 @@ def test_what_waits(database, said, waiting):
         found = unconfirmed(connection, operator="lstm", device_key=H200.key)
         key = record(A, 1).problem.key
         assert found == dict.fromkeys((number + 1 for number in waiting), key)
-        assert unconfirmed(connection, operator="lstm", problem_key=key) == found
-        assert unconfirmed(connection, operator="lstm", problem_key="another") == {}
+        assert unconfirmed(connection, operator="lstm", problem_keys=[key]) == found
+        assert unconfirmed(connection, operator="lstm", problem_keys=["another"]) == {}
         assert unconfirmed(connection, operator="gru") == {}
 
 
@@ -163,7 +163,7 @@ def test_what_waits_beside_what_ships(database, ships, said, waiting):
         key = record(A, 1).problem.key
         expected = dict.fromkeys((number + 1 for number in waiting), key)
         assert unconfirmed(connection, operator="lstm") == expected
-        assert unconfirmed(connection, operator="lstm", problem_key=key) == expected
+        assert unconfirmed(connection, operator="lstm", problem_keys=[key]) == expected
         alone = unconfirmed(connection, operator="lstm", shipped=False)
         assert not alone or said[0][0] != "t1"
 

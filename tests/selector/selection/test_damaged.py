@@ -37,7 +37,7 @@ IMPOSSIBLE = [("hidden", "512"), ("hidden", -5), ("hiden", 64), ("mode", "sleepi
 def test_impossible_records_are_no_evidence(name: str, value: object) -> None:
     problem = next(replay.problems(hidden=(64,), batch=(8,)))
     evidence = Evidence([impossible(name, value), replay.record(problem, "hoisted")], VERSIONS)
-    assert evidence.left_out == 1
+    assert evidence.left_out.total() == 1
     assert [problem.key] == list(evidence.problems)
 
 
