@@ -31,8 +31,8 @@ def warm_up(selector: Selector, stopped: Callable[[], bool] = never) -> None:
     Parameters
     ----------
     selector
-        Selector whose process is warmed up: what ships is read once for all selectors of a process, and of its
-        own database what changes alone is read again. Imported operators are not asked about.
+        Selector whose process is warmed up: what ships is read once for all selectors of a process, and of
+        its own database what changes alone is read again. Imported operators are not asked about.
     stopped
         Whether to leave out the rest, asked before each question.
 
