@@ -169,7 +169,7 @@ Failure = tuple[Problem, Setting, str, Measured]
 
 
 class Kept(NamedTuple):
-    """What the records of some problems say, as Evidence has it."""
+    """Records of some problems, arranged as in Evidence."""
 
     problems: Mapping[str, Problem]
     groups: Mapping[str, dict[tuple[str, str, str], Group]]
@@ -219,7 +219,7 @@ class Evidence:
         self._values = {problem.values for problem in self.problems.values()}
 
     def apart_from(self, keys: Collection[str]) -> Kept:
-        """What the records of all problems say but for those with these keys."""
+        """Records of all problems but those with these keys."""
 
         def kept(of_all: Mapping[str, Any]) -> dict[str, Any]:
             return {key: one for key, one in of_all.items() if key not in keys}
