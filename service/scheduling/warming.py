@@ -45,8 +45,12 @@ def warm_up(selector: Selector, stopped: Callable[[], bool] = never) -> None:
             if stopped():
                 return
             query = Query(operator=name, hyperparameters=operator.examples[0], device=key)
-            answers = selector.choose_each([query], kept=False)
-            trouble += [str(error) for error in answers if isinstance(error, SelectorError)]
+            try:
+                (found,) = selector.choose_each([query], kept=False)
+            except SelectorError as error:  # of reading it again after a change
+                found = error
+            if isinstance(found, SelectorError):
+                trouble.append(str(found))
     for reason in dict.fromkeys(trouble):
         LOGGER.warning("not warmed up: %s", reason)
 

@@ -13,7 +13,6 @@ from starlette.testclient import TestClient
 from kernel_selector.kernels import registry
 from kernel_selector.service.extender import Extender, create_extender
 from kernel_selector.service.recent import Recent
-from kernel_selector.service.scheduling import warming
 from kernel_selector.service.scheduling.extender_arguments import ANNOTATION
 from kernel_selector.service.scheduling.kubernetes import judge
 from selector import NoMeasurements, Selector
@@ -286,15 +285,16 @@ def test_it_warms_up_before_it_listens(monkeypatch, empty_database):
     """The scheduler waits 500 ms; the first question about an operator took up to a second."""
     asked = []
 
-    def counted(_, requests):
-        asked.extend((request.problem.operator, request.device.key) for request in requests)
+    def counted(_, queries, *, kept):
+        assert not kept
+        asked.extend((query.operator, query.device) for query in queries)
+        return [None]
 
-    monkeypatch.setattr(warming, "answer_each", counted)
+    monkeypatch.setattr(Selector, "choose_each", counted)
     opened = Selector(empty_database, shipped=True)
     keys = {device["key"]: None for device in opened.devices() if device["measured"]}
     with TestClient(create_extender(opened)):
         assert asked == [(name, key) for name in registry.operators() for key in keys]
-    assert not opened._knowledge.own.loaded  # which each change of the database would read again
 
 
 def test_the_first_question_is_answered_in_time(monkeypatch, tmp_path):
@@ -324,10 +324,10 @@ def test_without_anything_to_answer_from_it_lives_and_is_not_ready(tmp_path, mon
 
 
 def test_what_cannot_be_read_is_no_reason_to_stop(monkeypatch, caplog, empty_database):
-    def broken(*_):
+    def broken(*_, **__):
         raise NoMeasurements("gone")
 
-    monkeypatch.setattr(warming, "answer_each", broken)
+    monkeypatch.setattr(Selector, "choose_each", broken)
     opened = Selector(empty_database, shipped=True)
     with TestClient(create_extender(opened)) as client:
         assert client.get("/healthz").status_code == 200

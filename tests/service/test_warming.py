@@ -44,13 +44,13 @@ class Held:
         """Two that are measured, one of them on two hosts, and one that is not."""
         return [{"key": key, "measured": key != "other"} for key in ("gpu", "gpu", "other", "cpu")]
 
-    def choose_each(self, queries: list[Query], *, kept: bool) -> list[object]:
+    def choose_each(self, queries: list[Query], *, kept: bool) -> list[None]:
         """Questions that nobody has."""
         assert not kept
         self.asked += [(query.operator, query.device) for query in queries]
         self.is_asked.set()
         assert self.go_on.wait(WAIT_S)
-        return []
+        return [None]
 
 
 @pytest.fixture
