@@ -91,7 +91,7 @@ def from_environment() -> FastAPI:
     collect_seldom()
     try:
         settings = Settings.load()
-        selector = Selector(named_database(), shipped=settings.shipped)
+        selector = Selector(named_database(), shipped=settings.shipped, background=True)
         return create_app(selector, settings=settings, warm=True, closes=True)
     except SelectorError as error:
         raise SystemExit(f"error: {error}") from error

@@ -168,14 +168,17 @@ Groups = Mapping[tuple[str, str, str], Group]  # by circumstances
 Failure = tuple[Problem, Setting, str, Measured]
 
 
-class Kept(NamedTuple):
-    """Records of some problems, arranged as in Evidence."""
+class Others(NamedTuple):
+    """Records of some problems, arranged as in Evidence: those that are as they were."""
 
     problems: Mapping[str, Problem]
     groups: Mapping[str, dict[tuple[str, str, str], Group]]
     settings: Mapping[tuple[str, str, str], Setting]
     left_out: Mapping[str, int]
     waiting: Mapping[str, int]
+
+
+NO_OTHERS = Others({}, {}, {}, {}, {})
 
 
 class Evidence:
@@ -186,7 +189,7 @@ class Evidence:
     problems by the problem's key. What is no implementation any more is passed over. `rejected` are verdicts
     of the gate by themselves: they count among what failed, and are no measurements. `shipped` says whether
     the records came with this package; `waiting` is how many are left out by the key of a problem, because
-    nobody agrees. `kept` is what an earlier evidence has about other problems than those of the records.
+    nobody agrees. `others` are problems that the records are not of, as an earlier evidence has them.
     """
 
     def __init__(
@@ -197,36 +200,36 @@ class Evidence:
         *,
         shipped: bool = False,
         waiting: Mapping[str, int] = MappingProxyType({}),
-        kept: Kept | None = None,
+        others: Others = NO_OTHERS,
     ) -> None:
-        kept = kept or Kept({}, {}, {}, {}, {})
         self.versions = versions
         self.shipped = shipped
-        self.waiting = {**kept.waiting, **waiting}
-        self.settings: dict[tuple[str, str, str], Setting] = dict(kept.settings)
-        self.problems: dict[str, Problem] = dict(kept.problems)
-        self.groups: dict[str, dict[tuple[str, str, str], Group]] = defaultdict(dict, kept.groups)
+        self.waiting = {**others.waiting, **waiting}
+        self.rejected = tuple(rejected)
+        self.settings: dict[tuple[str, str, str], Setting] = dict(others.settings)
+        self.problems: dict[str, Problem] = dict(others.problems)
+        self.groups: dict[str, dict[tuple[str, str, str], Group]] = defaultdict(dict, others.groups)
         self.failed: dict[tuple[object, ...], list[Failure]] = defaultdict(list)
         possible = Possible(one for one in records if one.implementation in versions)
         for record in possible:
             self._add(record)
-        self.left_out = possible.left_out + Counter(kept.left_out)
+        self.left_out = possible.left_out + Counter(others.left_out)
         self._note_failures()
-        for record in rejected:
+        for record in self.rejected:
             setting = Setting(record.device, record.environment, record.policy)
             measured = Measured.of(record, versions.get(record.implementation))
             self._note_failure((record.problem, setting, record.implementation, measured))
         self._values = {problem.values for problem in self.problems.values()}
 
-    def apart_from(self, keys: Collection[str]) -> Kept:
+    def others(self, keys: Collection[str]) -> Others:
         """Records of all problems but those with these keys."""
 
-        def kept(of_all: Mapping[str, Any]) -> dict[str, Any]:
+        def rest(of_all: Mapping[str, Any]) -> dict[str, Any]:
             return {key: one for key, one in of_all.items() if key not in keys}
 
-        groups = kept(self.groups)
+        groups = rest(self.groups)
         used = {key: self.settings[key] for group in groups.values() for key in group}
-        return Kept(kept(self.problems), groups, used, kept(self.left_out), kept(self.waiting))
+        return Others(rest(self.problems), groups, used, rest(self.left_out), rest(self.waiting))
 
     @property
     def ships(self) -> Evidence | None:
@@ -267,13 +270,17 @@ class Evidence:
     def _note_failures(self) -> None:
         """Of the newest records alone: what was measured again and worked has not failed.
 
-        In the order of the keys, so that what is said first does not depend on when it was stored.
+        In the order of the problems' keys, so that what is said first does not depend on when it was stored.
         """
-        for _, problem in sorted(self.problems.items()):
-            for key, group in self.groups[problem.key].items():
-                for name, measured in group.items():
-                    if measured.status in FAILURES:
-                        self._note_failure((problem, self.settings[key], name, measured))
+        failed = [
+            (problem.key, (problem, self.settings[key], name, measured))
+            for problem in self.problems.values()
+            for key, group in self.groups[problem.key].items()
+            for name, measured in group.items()
+            if measured.status in FAILURES
+        ]
+        for _, failure in sorted(failed, key=lambda one: one[0]):
+            self._note_failure(failure)
 
     def _note_failure(self, failure: Failure) -> None:
         """Where it is of the implementation as it is now."""

@@ -25,10 +25,10 @@ Kept = TypeVar("Kept", bound="Record | Figures")
 
 
 class Possible(Generic[Kept]):
-    """Iterator over the records whose problem is possible; `left_out` counts the others as they pass, by the
-    keys of their problems.
+    """Iterator over the records whose problem is possible.
 
-    A database may hold problems that no operator accepts, written by other programs.
+    `left_out` counts the others as they pass, by the keys of their problems: a database may hold problems
+    that no operator accepts, written by other programs.
     """
 
     def __init__(self, records: Iterable[Kept]) -> None:

@@ -31,10 +31,11 @@ if TYPE_CHECKING:
     from .evidence import Evidence
 
 CHECK_S = 1.0  # how often to look whether the database has changed
-BACK_OFF = 9  # times as long as a question waited, no look follows: a slow database costs a tenth of the time
+BACK_OFF = 9  # times as long as a look took, no other follows: a slow database costs a tenth of the time
+LONGEST_REST_S = 10.0  # between two looks: what changed after one that read everything is seen by then
 LOCK_WAIT_S = 2.0  # readers hardly ever wait; those that do have callers who wait with them
 PATIENCE_S = 0.05  # that a question waits to hear from a server, which takes some milliseconds
-LOADING_S = 0.25  # that a question waits for what has changed: 15 ms to read a problem, seconds to read all
+LOADING_S = 0.25  # that a question in a service waits for what has changed to be read
 SILENT_S = 0.25  # without a word, after which a server that was asked counts as one that does not answer
 NONE_YET = "There are no measurements yet."
 ABSENT = "SELECTOR_DATABASE_URL names a database that is not there: only what ships answers."
@@ -51,10 +52,11 @@ class Selector:
     SELECTOR_DATABASE_URL, else the user's own, which may be missing. Its measurements go before those that
     come with this package; `shipped=False`, or SELECTOR_SHIPPED=off where it is None, leaves the latter out.
     `frozen` keeps the first snapshot, so that all ranks of a distributed job agree; else changes are seen
-    within a second, or a little later where reading them takes long: a question waits a quarter of a second
-    for it at most. A database that cannot be read any more (deleted, damaged, locked) changes no answer: what
-    was loaded goes on answering, each choice has a caveat that says so, and the database is looked for until
-    it is back. Only what was never loaded, another device for example, raises its error then.
+    within a second, or a little later where reading them takes long. `background`, for services, reads them
+    beside the questions: one waits a quarter of a second for it at most, and until then the answers rest on
+    the state before. A database that cannot be read any more (deleted, damaged, locked) changes no answer:
+    what was loaded goes on answering, each choice has a caveat that says so, and the database is looked for
+    until it is back. Only what was never loaded, another device for example, raises its error then.
     Safe to share among threads. Raises DatabaseMissing for a database that was named and is not there,
     InvalidRequest for what cannot be one, and the other errors of opening one.
     """
@@ -65,10 +67,12 @@ class Selector:
         frozen: bool = False,
         *,
         shipped: bool | None = None,
+        background: bool = False,
     ) -> None:
         require_database(database)
         self.with_shipped = are_wanted(shipped)
         self.frozen = frozen
+        self._background, self._closed = background, False
         self._source = database
         self._lock = RLock()
         self._looking = Lock()  # held by the one that looks for changes, or for who does so on its behalf
@@ -290,6 +294,7 @@ class Selector:
 
     def reload(self) -> None:
         """Take a new snapshot now, also when frozen. Raises the errors of opening a database."""
+        self._closed = False
         self._load()
 
     def close(self) -> None:
@@ -297,8 +302,7 @@ class Selector:
         with self._lock:
             if self._open is not None and self._open is not self._source:
                 self._open.close()
-            self._open = None
-            self._due = math.inf
+            self._open, self._closed = None, True
 
     def _load(self, *wanted: Pair) -> None:
         """Take the state of the database, opened if need be; what was loaded is loaded again.
@@ -319,15 +323,12 @@ class Selector:
                 absent = f"{ABSENT} {error}" if named_database() else ""
             else:
                 self._answered_look.set()
-                self._stamp = opened.stamp()
-                earlier = self._knowledge.own
-                own = Body(
-                    opened,
-                    complete=self.frozen,
-                    wanted=wanted,
-                    beside=self.with_shipped,
-                    earlier=earlier,
-                )
+                stamp, known = opened.stamp(), self._knowledge
+                # what waits for others to agree is held against what ships, if that can be read
+                earlier = None if known.unusable else known.own
+                more: dict[str, Any] = {"wanted": wanted, "beside": self.with_shipped, "earlier": earlier}
+                own = Body(opened, complete=self.frozen, **more)
+                self._stamp = stamp
             self._knowledge = knowledge = Knowledge(own, shipped=self.with_shipped, absent=absent)
             self._trouble = None
             self._due = time.monotonic() + CHECK_S
@@ -349,33 +350,35 @@ class Selector:
     def _refresh(self) -> None:
         """Look whether the database has changed, when it is time, and load what has.
 
-        A thread looks, for which the question at hand waits a moment, and the others do not: what takes
-        longer is for the questions after it. That a server does not answer is trouble until it does.
+        One question looks, and the others do not wait for it. Nor does that one wait long, where a server may
+        be silent or the questions are others': what is not there by then is for later ones.
         """
         if not self._is_due() or not self._looking.acquire(blocking=False):
             self._notice_silence()
             return
         # in this order, for who reads both beside it
         self._look_began, self._answered_look = time.monotonic(), Event()
-        if self._is_as_it_was():
-            self._end_look()
-            return
         patience_s = self.patience_s
-        # what reads a file is let finish when the process ends; a server may be silent for long
-        look = Thread(target=self._look, name="database", daemon=patience_s is not None)
-        look.start()
-        if self._trouble is None or patience_s is None:
-            is_there = patience_s is None or self._answered_look.wait(patience_s)
-            look.join(LOADING_S if is_there else 0.0)
+        if patience_s is None and not (self._background and self._is_written_to()):
+            self._look()
+            return
+        look = Thread(target=self._look, name="database", daemon=True)
+        try:
+            look.start()
+        except RuntimeError:  # no more threads
+            self._look()
+            return
+        if patience_s is None or (self._trouble is None and self._answered_look.wait(patience_s)):
+            look.join(LOADING_S if self._background else None)
 
-    def _is_as_it_was(self) -> bool:
-        """Whether a file has not been written to since the last look, which some microseconds tell."""
-        stamp = None if self._open is None or self._trouble else self._open.stamp()
-        return stamp is not None and stamp == self._stamp
+    def _is_written_to(self) -> bool:
+        """Whether a file has changed since the last look, as some microseconds tell, or cannot be read."""
+        opened = self._open
+        return opened is None or self._trouble is not None or opened.stamp() != self._stamp
 
     def _notice_silence(self) -> None:
         """Take it for trouble that a look at a server goes on and nothing has been heard of it."""
-        unheard = not self._answered_look.is_set() and self._looking.locked()
+        unheard = not self._answered_look.is_set() and self._looking.locked() and self.patience_s is not None
         if unheard and self._trouble is None and time.monotonic() - self._look_began > SILENT_S:
             from kernel_selector.db import DatabaseUnreachable
 
@@ -386,31 +389,41 @@ class Selector:
         """Look once, in the place of who holds `_looking`; the event is set when the database answers."""
         try:
             with self._lock:
+                if self._closed:
+                    return
                 if self._trouble or self._changed():
                     self._load()
                 else:
                     self._trouble = None  # that it took long to say so is none
         except SelectorError as error:
             self._trouble = error.with_traceback(None)  # which would keep what it met alive
-        finally:
-            self._end_look()
+        except Exception as error:  # of a row that is damaged, for example
+            from kernel_selector.db import DatabaseError
 
-    def _end_look(self) -> None:
-        """Let others look when it is time again."""
-        ended = time.monotonic()
-        unasked = self._trouble is not None and self.patience_s is not None  # nobody waits for such a server
-        waited_s = 0.0 if unasked else min(ended - self._look_began, LOADING_S)
-        self._due = ended + max(CHECK_S, BACK_OFF * waited_s)
-        self._answered_look.set()
-        self._looking.release()
+            place = self._open.location if self._open else ""
+            kind = type(error).__name__
+            self._trouble = DatabaseError(f"The database {place} cannot be read: {kind}: {error}.")
+        finally:
+            ended = time.monotonic()
+            unasked = (
+                self._trouble is not None and self.patience_s is not None
+            )  # nobody waits for that server
+            rest_s = 0.0 if unasked else min(BACK_OFF * (ended - self._look_began), LONGEST_REST_S)
+            self._due = ended + max(CHECK_S, rest_s)
+            self._answered_look.set()
+            self._looking.release()
 
     def _is_due(self) -> bool:
-        return not self.frozen and time.monotonic() >= self._due and not self._looking.locked()
+        if self.frozen or self._closed:
+            return False
+        return time.monotonic() >= self._due and not self._looking.locked()
 
     def _changed(self) -> bool:
         if self._open is None:
             return self._is_there_now()
         stamp = self._open.stamp()
+        if stamp is not None and stamp == self._stamp:
+            return False
         # a stamp also changes when somebody opens or closes the file
         with self._open.read() as connection:
             self._open.check_revision(connection)

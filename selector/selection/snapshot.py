@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,11 @@ from ..cost_model.stored_models import latest_model, readable_models
 from ..errors import ModelVersionMismatch
 from ..workloads.imported_operator import ImportedOperator, imported_operators
 from .confirmation import unconfirmed
-from .evidence import Evidence
+from .evidence import NO_OTHERS, Evidence, Others
 from .shipped.rejections import rejected
 
 if TYPE_CHECKING:
-    from kernel_selector.db import Database, StoredModel
+    from kernel_selector.db import Database, Figures, StoredModel
     from kernel_selector.db.changes import Moment
 
     from ..cost_model.predictor import Predictor
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 EARLIER = 2  # cost models that are tried after one that was refused
 Pair = tuple[str, str]  # an operator and the key of a device
 State = tuple[str, list[dict[str, Any]]]  # snapshot and listing of models
+MOST_RENEWED = 1 / 3  # of the problems: beyond, all are read anew in less time
 NOTHING = "none"  # the snapshot of a database that is not there
 
 
@@ -79,9 +80,7 @@ class Body:
                 if earlier is not None:
                     self._take_over(connection, earlier)
                     wanted = {*wanted, *filter(self._knows, earlier.loaded)}
-                for pair in self._everything() if complete else wanted:
-                    if pair not in self._evidence:
-                        self._read(connection, *pair)
+                self._read(connection, self._everything() if complete else wanted)
         if complete:
             self._database = None
 
@@ -160,34 +159,56 @@ class Body:
         return device_key in imported.measured_devices if imported else operator in registry.operators()
 
     def _take_over(self, connection: Any, earlier: Body) -> None:
-        """Take what an earlier body has read, with the problems renewed that have changed since.
+        """Take what an earlier body has read, and read of it the problems that have changed since.
 
         Nothing of it where the database is another one by now.
         """
         from kernel_selector import db
 
-        changed = earlier._moment and db.changes.since(connection, earlier._moment)
+        if earlier._moment is None:
+            return
+        changed = db.changes.since(connection, earlier._moment)
         if changed is None:
             return
-        self.imported |= {
-            name: item for name, item in earlier.imported.items() if name not in changed.imported
-        }
+        for name, item in earlier.imported.items():
+            if name not in changed.imported:
+                self.imported[name] = item
         for pair, found in earlier._evidence.copy().items():
             operator, _ = pair
             if not isinstance(found, Evidence):
                 if operator not in changed.imported:
                     self._evidence[pair] = found
             elif found.versions == _versions(operator):
-                keys = changed.problems.get(pair, ())
-                same = not keys and self._rejected(*pair) == earlier._rejected(*pair)
-                self._evidence[pair] = found if same else self._own(connection, pair, keys, found)
-        for operator, stored in earlier._models.copy().items():
-            if self._models_of(operator) == earlier._models_of(operator) and operator not in earlier.refused:
-                self._models[operator] = stored
-                if operator in earlier._predictors:
-                    self._predictors[operator] = earlier._predictors[operator]
+                self._renew(connection, pair, found, changed.problems.get(pair, ()))
+            if pair in self._evidence and operator not in changed.models:
+                self._take_model(operator, earlier)
 
-    def _models_of(self, operator: str) -> list[dict[str, Any]]:
+    def _renew(self, connection: Any, pair: Pair, earlier: Evidence, keys: Collection[str]) -> None:
+        """Take earlier evidence with the problems of some keys as they are now.
+
+        Not where these are most of them: reading everything is quicker then.
+        """
+        from kernel_selector.db.bulk import parts
+
+        if len(keys) > len(earlier.problems) * MOST_RENEWED:
+            return
+        if not keys and [*earlier.rejected] == self._rejected(*pair):
+            self._evidence[pair] = earlier
+            return
+        found = [self._counting(connection, pair, part) for part in parts(sorted(keys))]
+        self._evidence[pair] = self._arranged(pair, found, earlier.others(keys))
+
+    def _take_model(self, operator: str, earlier: Body) -> None:
+        """Take an earlier body's cost model of an operator, unless it was refused or is listed no more."""
+        stored = earlier._models.get(operator)
+        if isinstance(stored, ModelVersionMismatch) or operator in earlier.refused:
+            return
+        if operator in earlier._models and self._listed(operator) == earlier._listed(operator):
+            self._models[operator] = stored
+            if operator in earlier._predictors:
+                self._predictors[operator] = earlier._predictors[operator]
+
+    def _listed(self, operator: str) -> list[dict[str, Any]]:
         return [model for model in self.models if model["operator"] == operator]
 
     def measurements(self, operator: str, device_key: str) -> Evidence | ImportedEvidence:
@@ -205,7 +226,7 @@ class Body:
         with database.read() as connection:
             if state_of(connection) != self.state:
                 raise Changed(pair)
-            self._read(connection, *pair)
+            self._read(connection, [pair])
 
     def predictor(self, operator: str) -> Predictor | None:
         """The latest cost model of an operator of which evidence was asked for, or None.
@@ -247,56 +268,56 @@ class Body:
         except DatabaseError:
             return None
 
-    def _read(self, connection: Any, operator: str, device_key: str) -> None:
-        if operator not in self._models:
+    def _read(self, connection: Any, wanted: Iterable[Pair]) -> None:
+        """Read the measurements of each pair, and the cost models of the operators, that are not there."""
+        for pair in wanted:
+            if pair in self._evidence:
+                continue
+            imported = self.imported.get(pair[0])
+            if imported is None:
+                self._evidence[pair] = self._arranged(pair, [self._counting(connection, pair)])
+            else:
+                self._evidence[pair] = _imported(connection, imported, pair[1])
+        for operator in {operator for operator, _ in self._evidence} - self._models.keys():
             try:
                 self._models[operator] = latest_model(connection, operator)
             except ModelVersionMismatch as error:  # raised when the model is needed, which it may not be
                 self._models[operator] = error
-        if operator in self.imported:
-            from ..workloads.imported_columns import load_columns
-            from .imported_evidence import ImportedEvidence
 
-            imported = self.imported[operator]
-            columns = load_columns(connection, imported, imported.measured_devices[device_key].name)
-            self._evidence[operator, device_key] = ImportedEvidence(columns)
-            return
-        self._evidence[operator, device_key] = self._own(connection, (operator, device_key))
-
-    def _own(
-        self,
-        connection: Any,
-        pair: Pair,
-        keys: Collection[str] | None = None,
-        earlier: Evidence | None = None,
-    ) -> Evidence:
-        """The measurements of an operator of ours on a device.
-
-        Of all problems, or of those with some keys, beside what an earlier evidence has of the others.
-        """
+    def _counting(
+        self, connection: Any, pair: Pair, problem_keys: Sequence[str] | None = None
+    ) -> tuple[Iterator[Figures], Counter[str]]:
+        """Measurements of all or some problems that count, and how many wait by the problem's key."""
         from kernel_selector import db
-        from kernel_selector.db.bulk import parts
 
-        operator, device_key = pair
-        where = {"operator": operator, "device_key": device_key}
-        asked = [None] if keys is None else list(parts(sorted(keys)))
-        waiting: dict[int, str] = {}
-        for part in asked:
-            waiting |= unconfirmed(connection, **where, problem_keys=part, shipped=self._beside)
-        found = (db.records.newest(connection, **where, problem_keys=part, without=waiting) for part in asked)
+        where: dict[str, Any] = {"operator": pair[0], "device_key": pair[1], "problem_keys": problem_keys}
+        waiting = unconfirmed(connection, **where, shipped=self._beside)
+        return db.records.newest(connection, **where, without=waiting), Counter(waiting.values())
+
+    def _arranged(
+        self, pair: Pair, found: Sequence[tuple[Iterator[Figures], Counter[str]]], others: Others = NO_OTHERS
+    ) -> Evidence:
+        """Evidence of what was found in parts, beside other problems."""
         return Evidence(
-            chain.from_iterable(found),
-            _versions(operator),
-            self._rejected(operator, device_key),
+            chain.from_iterable(figures for figures, _ in found),
+            _versions(pair[0]),
+            self._rejected(*pair),
             shipped=self._shipped,
-            waiting=Counter(waiting.values()),
-            kept=None if earlier is None else earlier.apart_from(keys or ()),
+            waiting=sum((waiting for _, waiting in found), Counter()),
+            others=others,
         )
 
     def _rejected(self, operator: str, device_key: str) -> list[Record]:
         """The gate's verdicts on an operator that concern a measured device."""
         device = next((one for one in self.devices if one.key == device_key), None)
         return rejected(operator, device) if device else []
+
+
+def _imported(connection: Any, operator: ImportedOperator, device_key: str) -> ImportedEvidence:
+    from ..workloads.imported_columns import load_columns
+    from .imported_evidence import ImportedEvidence
+
+    return ImportedEvidence(load_columns(connection, operator, operator.measured_devices[device_key].name))
 
 
 def _versions(operator: str) -> dict[str, str]:

@@ -77,7 +77,8 @@ def extender(
 
     collect_seldom()
     application = create_extender(
-        Selector(named_database(database), shipped=False if no_shipped else None), nodes=_products(nodes)
+        Selector(named_database(database), shipped=False if no_shipped else None, background=True),
+        nodes=_products(nodes),
     )
     configuration = uvicorn.Config(
         application, http=BoundedProtocol, host=host, port=port, log_level="warning", **tls

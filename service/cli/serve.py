@@ -75,7 +75,7 @@ def serve(
     given: dict[str, Any] = {} if is_loopback(host) else {"tokens": "required"}
     settings = Settings.load(**given, **({"shipped": False} if no_shipped else {}))
     # what is wrong with the database is said here, once
-    selector = Selector(named_database(database), shipped=settings.shipped)
+    selector = Selector(named_database(database), shipped=settings.shipped, background=True)
     address = url("http", host, port)
     if workers == 1:
         _serve_here(selector, settings, (host, port), lambda: _announce(address, as_json))

@@ -195,7 +195,6 @@ def test_a_slow_database_holds_up_no_other_request(database_file, monkeypatch):
 
     with TestClient(create_app(Selector(database_file)), base_url="http://127.0.0.1") as client:
         choose(client)
-        monkeypatch.setattr(Selector, "_is_as_it_was", lambda _: False)
         monkeypatch.setattr(Selector, "_changed", slow)
         monkeypatch.setattr("selector.selection.selector.CHECK_S", 0.0)
         client.app.state.selector.reload()  # takes the new CHECK_S

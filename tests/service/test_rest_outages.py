@@ -50,7 +50,6 @@ def test_not_ready_without_the_place(service, database, caplog, monkeypatch, bro
         raise errors.DatabaseCorrupt(f"The database {database} is damaged.")
 
     if broken:
-        monkeypatch.setattr(Selector, "_is_as_it_was", lambda _: False)
         monkeypatch.setattr(Selector, "_changed", damaged)
         monkeypatch.setattr(Selector, "_load", damaged)
     for given in ({}, headers(reader), headers(tokens.new_secret()), {"authorization": "Basic eA=="}):

@@ -8,11 +8,21 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
-from threading import Event
+from threading import Event, Thread
 
 import pytest
 
-from kernel_selector.db import Database, audit, corrections, imported, records, submissions, tokens
+from kernel_selector.db import (
+    Database,
+    StoredModel,
+    audit,
+    corrections,
+    imported,
+    models,
+    records,
+    submissions,
+    tokens,
+)
 from kernel_selector.db.submissions import Chosen
 from kernel_selector.kernels.contract import Status
 from selector import Selector
@@ -44,31 +54,34 @@ def database(tmp_path):
 
 def content(body):
     """All that answers rest on."""
-    return (
-        body.state,
-        body.records,
-        body.devices,
-        {
-            pair: (
-                found.problems,
-                dict(found.groups),
-                found.settings.keys(),
-                dict(found.failed),
-                dict(found.left_out),
-                dict(found.waiting),
-                found.versions,
-            )
-            for pair, found in body._evidence.items()
-            if pair in PAIRS
-        },
-    )
+    evidence = {
+        pair: (
+            found.problems,
+            dict(found.groups),
+            found.settings.keys(),
+            dict(found.failed),
+            dict(found.left_out),
+            dict(found.waiting),
+            found.rejected,
+        )
+        for pair, found in body._evidence.items()
+        if pair in PAIRS
+    }
+    return body.state, body.records, body.devices, evidence, outcome(body, "lstm")
+
+
+def outcome(body, operator):
+    """Which cost model of an operator a body has, and why it does not use it."""
+    body.predictor(operator)
+    stored = body._models.get(operator)
+    return (stored if isinstance(stored, StoredModel) else type(stored)), body.refused.get(operator)
 
 
 class Owner:
     """What may happen to a database, drawn by a generator."""
 
     def __init__(self, draw):
-        self.draw, self.entries = draw, []
+        self.draw, self.entries, self.models = draw, [], 0
 
     def send(self, connection):
         """Some measurements, also such that others sent already, contradict others or failed."""
@@ -103,12 +116,33 @@ class Owner:
             undoing = self.entry(connection, audit.Action.UNDO)
             corrections.undo(connection, undone=number, entry=undoing, changed=count)
 
+    def train(self, connection):
+        """A cost model of one of two operators, which cannot be used."""
+        self.models += 1
+        values = {"schema": self.models, "manifest": {}, "evaluation": {}, "arrays": b"", "created_at": NOW}
+        operator = self.draw.choice(("lstm", "gru"))
+        models.add(connection, model=StoredModel(operator=operator, version=f"v{self.models}", **values))
+
+    def release(self, connection):
+        """A record of somebody that was set aside."""
+        batch = submissions.add(connection, author=self.draw.choice(AUTHORS[1:]), received_at=NOW)
+        found = self.record(self.draw.choice(PROBLEMS), replay.HERE)
+        submissions.quarantine(connection, submission=batch, lines=[(found.to_json(), "odd")])
+        for one in submissions.quarantined(connection, Chosen(batch=batch), limit=1):
+            number = self.entry(connection, audit.Action.RELEASE)
+            aside = corrections.Aside(id=one["id"], batch=batch, record=found)
+            corrections.release(connection, [aside], entry=number)
+            self.entries.append(number)
+
     def trust(self, connection):
         """Or distrust one author."""
         tokens.trust(connection, name=self.draw.choice(AUTHORS[1:]), trusted=self.draw.random() < 0.5)
 
     def entry(self, connection, action):
         return audit.add(connection, author="me", through="command", action=action, subject="x", reason="y")
+
+
+STEPS = {Owner.send: 6, Owner.retract: 2, Owner.undo: 2, Owner.trust: 1, Owner.train: 1, Owner.release: 1}
 
 
 @pytest.mark.parametrize("seed", thinned(range(12), lambda seed: [min(seed, 2)]))
@@ -118,8 +152,8 @@ def test_what_changed_is_all_that_reading_anew_would_find(database, seed):
     body = Body(database, wanted=PAIRS)
     for _ in range(25):
         with database.write() as connection:
-            for step in draw.choices((owner.send, owner.retract, owner.undo, owner.trust), (6, 2, 2, 1), k=2):
-                step(connection)
+            for step in draw.choices(list(STEPS), STEPS.values(), k=2):
+                step(owner, connection)
         body = Body(database, wanted=PAIRS, earlier=body)
         assert content(body) == content(Body(database, wanted=PAIRS))
 
@@ -186,13 +220,38 @@ def test_imported_operators_are_read_anew_where_something_was_imported(database)
     assert later.imported["one"].rows == 2
 
 
-def test_a_question_does_not_wait_for_what_takes_long_to_read(database, monkeypatch):
+@pytest.fixture
+def asked(database, monkeypatch):
+    """A selector as services have it, over two measurements of a problem, that looks at each question."""
     monkeypatch.setattr(engine_module, "CHECK_S", 0.0)
     monkeypatch.setattr(engine_module, "BACK_OFF", 0)
-    monkeypatch.setattr(engine_module, "LOADING_S", 0.05)
-    question = {**PROBLEMS[0].as_dict, "device": replay.HERE}
     with database.write() as connection:
         records.add(connection, [replay.record(PROBLEMS[0], name) for name in ("torch_lstm", "hoisted")])
+    with closing(Selector(database, shipped=False, background=True)) as opened:
+        ask(opened)
+        yield opened
+
+
+def ask(selector):
+    return selector.choose(**PROBLEMS[0].as_dict, device=replay.HERE)
+
+
+def add_the_fastest(database):
+    with database.write() as connection:
+        records.add(connection, [replay.record(PROBLEMS[0], "recompute", time_ms=1e-3)])
+
+
+def wait_for_the_fastest(selector):
+    deadline = time.monotonic() + 60
+    while (found := ask(selector)).implementation != "recompute":
+        assert time.monotonic() < deadline
+    return found
+
+
+def test_a_question_does_not_wait_for_what_takes_long_to_read(database, asked, monkeypatch):
+    monkeypatch.setattr(engine_module, "LOADING_S", 0.05)
+    monkeypatch.setattr(engine_module, "SILENT_S", 0.0)  # a file is never silent
+    before = ask(asked)
     reading, go_on = Event(), Event()
     newest = records.newest
 
@@ -201,17 +260,97 @@ def test_a_question_does_not_wait_for_what_takes_long_to_read(database, monkeypa
         assert go_on.wait(60)
         return newest(connection, **given)
 
-    with closing(Selector(database, shipped=False)) as asked:
-        before = asked.choose(**question)
-        monkeypatch.setattr(records, "newest", slow)
+    monkeypatch.setattr(records, "newest", slow)
+    add_the_fastest(database)
+    assert ask(asked) == before
+    assert reading.wait(60)
+    assert ask(asked) == before  # also while others read
+    assert asked.database is database
+    go_on.set()
+    assert wait_for_the_fastest(asked).caveats == before.caveats
+
+
+def test_an_error_of_another_kind_is_told_and_tried_again(database, asked, monkeypatch):
+    before = ask(asked)
+    newest = records.newest
+
+    def broken(*_, **__):
+        raise MemoryError("no more")
+
+    monkeypatch.setattr(records, "newest", broken)
+    add_the_fastest(database)
+    found = ask(asked)
+    assert found.implementation == before.implementation
+    assert "cannot be read: MemoryError: no more." in found.caveats[-1]
+    monkeypatch.setattr(records, "newest", newest)
+    assert wait_for_the_fastest(asked).caveats == before.caveats
+
+
+def test_it_looks_itself_where_no_thread_can_be_started(database, asked, monkeypatch):
+    def refused(_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(Thread, "start", refused)
+    add_the_fastest(database)
+    assert ask(asked).implementation == "recompute"
+
+
+def test_a_look_that_begins_beside_the_end_opens_nothing(database, asked, monkeypatch):
+    look, go_on = asked._look, Event()
+
+    def late():
+        assert go_on.wait(60)
+        look()
+
+    monkeypatch.setattr(asked, "_look", late)
+    monkeypatch.setattr(engine_module, "LOADING_S", 0.0)
+    add_the_fastest(database)
+    before = ask(asked)
+    asked.close()
+    go_on.set()
+    with asked._looking:  # once it has ended
+        pass
+    assert asked._open is None
+    assert ask(asked) == before
+    asked.reload()
+    assert ask(asked).implementation == "recompute"
+
+
+@pytest.fixture
+def to_train(database, trained_file):
+    """The database with measurements to learn from, and a cost model that was learned from them."""
+    with Database.open(trained_file) as source, source.read() as connection:
+        model, known = models.latest(connection, operator="lstm"), list(records.find(connection))
+    with database.write() as connection:
+        records.add(connection, known)
+    return database, model
+
+
+UNSEEN = {"hidden": 90, "batch": 20, "seq": 30, "device": replay.HERE}
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_a_model_that_was_trained_is_used(to_train, monkeypatch, frozen):
+    monkeypatch.setattr(engine_module, "CHECK_S", 0.0)
+    database, model = to_train
+    with closing(Selector(database, shipped=False, frozen=frozen)) as selector:
+        assert selector.choose(**UNSEEN).source != "model"
         with database.write() as connection:
-            records.add(connection, [replay.record(PROBLEMS[0], "recompute", time_ms=1e-3)])
-        assert asked.choose(**question) == before
-        assert reading.is_set()
-        assert asked.choose(**question) == before  # also while others read
-        assert asked.database is database
-        go_on.set()
-        deadline = time.monotonic() + 60
-        while (found := asked.choose(**question)).implementation != "recompute":
-            assert time.monotonic() < deadline
-        assert found.caveats == before.caveats
+            models.add(connection, model=model)
+        if frozen:
+            selector.reload()
+        assert selector.choose(**UNSEEN).source == "model"
+
+
+def test_an_earlier_model_is_used_as_long_as_the_latest_is_refused(to_train, monkeypatch):
+    monkeypatch.setattr(engine_module, "CHECK_S", 0.0)
+    database, model = to_train
+    with database.write() as connection:
+        models.add(connection, model=model)
+        models.add(connection, model=replace(model, version="next", schema=10**6))
+    with closing(Selector(database, shipped=False)) as selector:
+        for _ in range(2):
+            assert selector.choose(**UNSEEN).source == "model"
+            assert "lstm" in selector.status()["refused"]
+            with database.write() as connection:
+                records.add(connection, [replay.record(PROBLEMS[0], "hoisted", device=THERE)])
