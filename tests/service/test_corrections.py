@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kernel_selector.db import Database, StoredModel, corrections, models
+from kernel_selector.db import Database, StoredModel, corrections, models, submissions
 from kernel_selector.service import tokens
 from kernel_selector.service.cli import main
 from tests.service.test_rest_measurements import (  # noqa: F401 - fixtures
@@ -200,6 +200,25 @@ def test_the_same_by_commands(client, made, mallory, run, database, capsys):  # 
     assert "expected one of token.create" in run("audit", "--action", "x", code=2)
     assert main(["audit", "--database", str(database)]) == 0
     assert "a stolen token" in capsys.readouterr().out
+
+
+def test_a_record_that_is_set_aside_is_an_object_in_the_commands_document(client, made, run):  # noqa: F811
+    receipt(client, made)
+    aside = scaled(made[0], 30)
+    receipt(client, [aside])
+    (found,) = run("measurements", "quarantined")["quarantined"]
+    assert found["record"] == json.loads(aside.to_json())
+    assert found == client.get("/v1/quarantine").json()["items"][0]
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", '{"schema": NaN}', "[" * 100_000], ids=range(4))
+def test_a_record_that_is_no_object_any_more_stays_text_and_says_so(client, made, run, database, line):  # noqa: F811
+    receipt(client, made)
+    with Database.open(database) as opened, opened.write() as connection:
+        submissions.quarantine(connection, submission=1, lines=[(line, "of another version")])
+    (found,) = run("measurements", "quarantined")["quarantined"]
+    assert found["record"] == line
+    assert found["unreadable"].startswith("the record is no JSON object, and stays text: ")
 
 
 def test_cost_models_that_have_learned_from_it_are_named(client, made, run, database):  # noqa: F811
