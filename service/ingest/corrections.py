@@ -15,7 +15,7 @@ from kernel_selector.kernels.contract import CorruptRecord, RecordReader
 from kernel_selector.kernels.contract.errors import shorten
 from selector.errors import InvalidRequest
 from selector.profiling.profile import opened
-from selector.selection.confirmation import unconfirmed
+from selector.selection.confirmation import waiting_at
 
 from .bounds import LONGEST_TEXT
 
@@ -174,11 +174,10 @@ def _answer(connection: Any, entry: int, concerned: Concerned) -> dict[str, Any]
 
     trained = {one["operator"]: one["created_at"] for one in reversed(models.listing(connection))}
     since = concerned.since
-    waiting = {one for name in concerned.operators for one in unconfirmed(connection, operator=name)}
     return {
         "entry": entry,
         "measurements": concerned.measurements,
-        "waiting": len(concerned.ids & waiting),
+        "waiting": len(concerned.ids & waiting_at(connection, concerned.problems)),
         "operators": list(concerned.operators),
         "train_again": [
             name

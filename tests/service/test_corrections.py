@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kernel_selector.db import Database, StoredModel, corrections, models, submissions
+from kernel_selector.db import Database, StoredModel, contested, corrections, models, submissions
 from kernel_selector.service import tokens
 from kernel_selector.service.cli import main
+from selector import Selector
 from tests.service.test_rest_measurements import (  # noqa: F401 - fixtures
     client,
     database,
@@ -237,6 +238,29 @@ def test_cost_models_that_have_learned_from_it_are_named(client, made, run, data
         with Database.open(database) as opened, opened.write() as connection:
             models.add(connection, model=replace(stored, created_at=datetime(year, 1, 1, tzinfo=UTC)))
         assert run(*words)["train_again"] == expected
+
+
+@pytest.mark.parametrize("verb", ["retract", "undo", "release"])
+def test_a_correction_reads_of_what_waits_its_own_problems_alone(client, made, mallory, monkeypatch, verb):  # noqa: F811
+    receipt(client, [one for one in made if one.problem.hidden == 256])
+    receipt(client, others := [one for one in made if one.problem.hidden == 64])
+    factor = 30 if verb == "release" else 1.01
+    send(client, [scaled(others[0], factor, driver="of mallory")], **mallory)
+    if verb == "undo":
+        body = {"entry": post(client, "retract", author="mallory")["entry"]}
+    else:
+        body = {"author": "mallory"}
+    asked = []
+    claims = contested.claims
+
+    def noted(connection, *, operator, device_key=None, problem_keys=None, **more):
+        asked.append((operator, device_key, problem_keys))
+        return claims(connection, operator=operator, device_key=device_key, problem_keys=problem_keys, **more)
+
+    monkeypatch.setattr(contested, "claims", noted)
+    monkeypatch.setattr(Selector, "reload", lambda _: None)  # choices read what they need afterwards
+    assert post(client, verb, **body)["measurements"] == 1
+    assert asked == [("lstm", others[0].device.key, [others[0].problem.key])]
 
 
 @pytest.mark.parametrize("verb", ["retract", "undo"])
