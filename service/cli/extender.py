@@ -74,13 +74,20 @@ def extender(
     import uvicorn
 
     from ..connections import BoundedProtocol
+    from ..logs import log_config
 
     collect_seldom()
     application = create_extender(
         Selector(named_database(database), shipped=False if no_shipped else None), nodes=_products(nodes)
     )
     configuration = uvicorn.Config(
-        application, http=BoundedProtocol, host=host, port=port, log_level="warning", **tls
+        application,
+        http=BoundedProtocol,
+        log_config=log_config(),
+        host=host,
+        port=port,
+        log_level="warning",
+        **tls,
     )
     try:
         configuration.load()
