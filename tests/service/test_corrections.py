@@ -136,7 +136,22 @@ BAD = {
     "no reason": ("retract", {"author": "worker-7"}, "reason"),
     "an empty reason": ("retract", {"author": "worker-7", "reason": "  "}, "expected why"),
     "a time without a zone": ("retract", {"since": "2026-01-01T00:00:00", **WHY}, "timezone"),
-    "nothing aside": ("release", {"ids": [7], **WHY}, "ids [7]"),
+    "nothing since": (
+        "retract",
+        {"since": "2999-01-01T00:00:00Z", **WHY},
+        "There is no measurement since 2999-01-01T00:00:00+00:00: `selector audit",
+    ),
+    "nothing of somebody since": (
+        "retract",
+        {"author": "worker-7", "batch": 1, "since": "2999-01-01T00:00:00Z", **WHY},
+        "no measurement of author worker-7, batch 1 since 2999-01-01T00:00:00+00:00: ",
+    ),
+    "nothing aside": ("release", {"ids": [7], **WHY}, "No record of ids [7] can be released"),
+    "nothing aside since": (
+        "release",
+        {"since": "2999-01-01T00:00:00Z", **WHY},
+        "No record since 2999-01-01T00:00:00+00:00 can be released",
+    ),
     "no entry": ("undo", {"entry": 999, **WHY}, "is not there"),
     "an upload": ("undo", {"entry": 2, **WHY}, "is a measurements.upload"),
 }
@@ -201,6 +216,25 @@ def test_the_same_by_commands(client, made, mallory, run, database, capsys):  # 
     assert "expected one of token.create" in run("audit", "--action", "x", code=2)
     assert main(["audit", "--database", str(database)]) == 0
     assert "a stolen token" in capsys.readouterr().out
+
+
+def test_what_one_has_measured_alone_speaks_against_him_eightfold_and_else_not(client, made):  # noqa: F811
+    receipt(client, made)
+    slowest = [one for one in made if one.problem.hidden == 256][-1]
+    answer = receipt(client, [scaled(slowest, 1 / 7.9), scaled(slowest, 1 / 9)])
+    assert (answer["added"], answer["waiting"], len(answer["quarantined"])) == (1, 0, 1)
+
+
+def test_what_is_chosen_and_not_set_aside_is_named(made, client, database, capsys):  # noqa: F811
+    receipt(client, made[:1])
+    words = ["measurements", "quarantined", "--database", str(database)]
+    for options, expected in (
+        ([], "Nothing is set aside.\n"),
+        (["--since", "2026-11-27T10:00"], "Nothing since 2026-11-27T10:00:00+00:00 is set aside.\n"),
+        (["--author", "worker-7", "--batch", "2"], "Nothing of author worker-7, batch 2 is set aside.\n"),
+    ):
+        assert main([*words, *options]) == 0
+        assert capsys.readouterr().out == expected
 
 
 def test_a_record_that_is_set_aside_is_an_object_in_the_commands_document(client, made, run):  # noqa: F811

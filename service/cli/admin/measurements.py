@@ -134,6 +134,8 @@ def quarantined(
     from kernel_selector.db import submissions
     from selector.profiling.profile import opened
 
+    from ...ingest import corrections
+
     chosen = _chosen(author, batch, since)
     with opened(database) as store, store.read() as connection:
         found = list(submissions.quarantined(connection, chosen, limit=SHOWN + 1))
@@ -145,7 +147,7 @@ def quarantined(
         when = row["received_at"].isoformat()[:16]
         table.add_row(str(row["id"]), row["author"], str(row["batch"]), when, escape(row["reason"]))
     console = output.out()
-    console.print(table if found else "Nothing is set aside.")
+    console.print(table if found else f"Nothing{corrections.of_what(chosen)} is set aside.", markup=False)
     if len(found) > SHOWN:
         console.print(f"These are the first {SHOWN}: choose by --author, --batch or --since.")
 
