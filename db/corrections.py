@@ -28,7 +28,7 @@ from .schema.corrections import (
     release_holds,
     retraction_holds,
 )
-from .schema.measurements import Implementation, Measurement, Quarantined, Submission
+from .schema.measurements import Device, Measurement, Problem, Quarantined, Submission
 from .submissions import Chosen
 
 
@@ -40,14 +40,21 @@ class Sending(NamedTuple):
 
 
 class Concerned(NamedTuple):
-    """Measurements that a correction concerns: how many change, the ids and operators of all, and when the
-    first came.
+    """Measurements that a correction concerns: how many change, the ids of all, what they are of, and when
+    the first came.
+
+    `problems` are an operator, a problem's key and a device's each.
     """
 
     measurements: int
     ids: frozenset[int]
-    operators: tuple[str, ...]
+    problems: frozenset[tuple[str, str, str]]
     since: datetime | None
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """Names of the operators, sorted."""
+        return tuple(sorted({operator for operator, _, _ in self.problems}))
 
 
 class Aside(NamedTuple):
@@ -251,20 +258,22 @@ def _changed(
 def _recounted(connection: Connection, chosen: Iterable[Sending], changed: int) -> Concerned:
     """What some measurements are, of which so many changed, after the counts of all were taken anew."""
     ids = sorted({one.measurement for one in chosen})
-    keys, operators, since = set[counters.Key](), set[str](), list[datetime]()
+    keys, problems, since = set[counters.Key](), set[tuple[str, str, str]](), list[datetime]()
     columns = [getattr(Measurement, name) for name in counters.KEY]
+    of = Problem.operator, Problem.key, Device.key
     for part in parts(ids):
         query = (
-            select(*columns, Implementation.operator, func.min(CAME_AT))
+            select(*of, *columns, func.min(CAME_AT))
             .select_from(Measurement)
-            .join(Implementation)
+            .join(Problem)
+            .join(Device)
             .outerjoin(Submission, Submission.id == Measurement.submission_id)
             .where(Measurement.id.in_(part))
-            .group_by(*columns, Implementation.operator)
+            .group_by(*of, *columns)
         )
-        for *key, operator, first in connection.execute(query):
+        for operator, problem, device, *key, first in connection.execute(query):
             keys.add(tuple(key))
-            operators.add(operator)
+            problems.add((operator, problem, device))
             since.append(first)
     counters.recount(connection, keys)
-    return Concerned(changed, frozenset(ids), tuple(sorted(operators)), min(since, default=None))
+    return Concerned(changed, frozenset(ids), frozenset(problems), min(since, default=None))

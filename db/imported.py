@@ -164,6 +164,42 @@ def problems(
     yield from connection.execute(query)
 
 
+def rows_of(connection: Connection, batch_id: int) -> Iterator[ImportedRow]:
+    """The rows of a batch, in the order in which they were stored. Iterate inside the transaction."""
+    table = ImportedMeasurement
+    query = (
+        select(
+            ImportedProblem.values,
+            table.implementation,
+            table.status,
+            table.time_ms,
+            table.memory_bytes,
+            table.reason,
+        )
+        .join(ImportedProblem)
+        .where(table.batch_id == batch_id)
+        .order_by(table.id)
+        .execution_options(yield_per=PAGE)
+    )
+    return (ImportedRow(*row) for row in connection.execute(query))
+
+
+def key_of(operator: str, values: Values) -> str:
+    """The key of a problem."""
+    return content_hash(operator, values)
+
+
+def hash_of(key: str, device: str, row: ImportedRow) -> str:
+    """The content hash of a row of the problem with this key: the first of those that are equal."""
+    own = row.implementation, row.status, row.time_ms, row.memory_bytes, row.reason
+    return content_hash(key, device, own)
+
+
+def hash_of_repetition(first: str, number: int) -> str:
+    """The content hash of a row of which an import has so many equal ones before, by that of the first."""
+    return content_hash(first, number) if number else first
+
+
 def total(connection: Connection) -> int:
     """Number of rows."""
     return connection.execute(select(func.count()).select_from(ImportedMeasurement)).scalar_one()
@@ -182,14 +218,12 @@ def _hashed(
     values, key = None, ""
     for row in rows:
         if row.values != values:  # rows of one problem mostly follow each other
-            values, key = row.values, content_hash(operator, row.values)
-        own = row.implementation, row.status, row.time_ms, row.memory_bytes, row.reason
-        hashed = content_hash(key, device, own)
+            values, key = row.values, key_of(operator, row.values)
+        hashed = hash_of(key, device, row)
         if seen is not None:
             digest = bytes.fromhex(hashed)
             seen[digest] += 1
-            if seen[digest] > 1:
-                hashed = content_hash(hashed, seen[digest] - 1)
+            hashed = hash_of_repetition(hashed, seen[digest] - 1)
         found[hashed], keys[hashed] = row, key
     return keys, found
 

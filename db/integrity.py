@@ -1,8 +1,9 @@
 """Comparison of what a database holds with its own hashes and counts.
 
 A content hash is of a measurement's row and of the problem, implementation, device and environment that it
-refers to, or of the line of a record that was set aside: a bit that changed in any of them, in a way that is
-read, makes another hash.
+refers to, of an imported row with its problem, operator and device, or of the line of a record that was set
+aside: a bit that changed in any of them, in a way that is read, makes another hash. Of a batch of imported
+rows, its source and time are in no hash.
 """
 
 from __future__ import annotations
@@ -10,16 +11,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Any, NamedTuple
 
 from sqlalchemy import exists, select
 from sqlalchemy.engine import Connection
 
-from . import authorships, counters, records, rows
+from . import authorships, counters, imported, records, rows
 from .bulk import FEW
 from .hashing import content_hash
 from .schema import measurements as tables
 from .schema.corrections import Authorship, counts
+from .schema.imported import ImportedBatch, ImportedMeasurement, ImportedProblem
 from .schema.measurements import Measurement, Quarantined, Submission
 
 
@@ -44,10 +47,14 @@ def faults(connection: Connection) -> Iterator[str]:
     yield from _by_row(connection, Quarantined, "quarantined record", _of_quarantined)
     yield from _of_authors(connection)
     yield from _of_counts(connection)
+    yield from _of_imported(connection)
 
 
 def _by_row(
-    connection: Connection, table: type[Measurement | Quarantined], name: str, check: Check
+    connection: Connection,
+    table: type[Measurement | Quarantined | ImportedMeasurement | ImportedBatch],
+    name: str,
+    check: Check,
 ) -> Iterator[str]:
     """Faults of a table's rows, which are looked at together, and one by one where that fails."""
     ids = list(connection.execute(select(table.id).order_by(table.id)).scalars())
@@ -127,6 +134,65 @@ def _of_counts(connection: Connection) -> Iterator[str]:
         if there != counted:
             names = dict(zip(counters.KEY, key, strict=True))
             yield f"the counts of {names} are {there}, and its measurements make {counted}"
+
+
+def _of_imported(connection: Connection) -> Iterator[str]:
+    """Faults of imported rows, of which those that are equal have numbers in their hashes, and of batches."""
+    others: dict[int, tuple[str, str]] = {}
+    yield from _by_row(
+        connection, ImportedMeasurement, "imported measurement", partial(_of_imported_rows, others=others)
+    )
+    equal: dict[str, dict[int, str]] = defaultdict(dict)
+    for number, (first, hashed) in others.items():
+        equal[first][number] = hashed
+    for first, found in equal.items():
+        numbers = range(1, 2 * len(found) + 1)  # some of them may be gone
+        repetitions = {imported.hash_of_repetition(first, number) for number in numbers}
+        for number, hashed in found.items():
+            if hashed not in repetitions:
+                yield f"imported measurement {number} is not what was stored: its content hash is another"
+    yield from _by_row(connection, ImportedBatch, "imported batch", _of_batches)
+
+
+def _of_imported_rows(
+    connection: Connection, ids: Sequence[int], *, others: dict[int, tuple[str, str]]
+) -> Iterator[str]:
+    """Faults of some imported rows. Those that are no first of equal ones are put into `others`: the hash
+    that the first has, and their own.
+    """
+    row, batch, problem = ImportedMeasurement, ImportedBatch, ImportedProblem
+    figures = row.implementation, row.status, row.time_ms, row.memory_bytes, row.reason
+    query = (
+        select(row.id, row.content_hash, batch.operator, batch.device, problem.key, problem.values, *figures)
+        .join(batch, batch.id == row.batch_id)
+        .join(problem, problem.id == row.problem_id)
+        .where(row.id.in_(ids))
+        .order_by(row.id)
+    )
+    there = set[int]()
+    for number, hashed, operator, device, key, values, *rest in connection.execute(query):
+        there.add(number)
+        made = imported.key_of(operator, values)
+        first = imported.hash_of(made, device, imported.ImportedRow(values, *rest))
+        if key != made:
+            yield f"imported measurement {number} has a problem with another key than was stored"
+        elif hashed != first:
+            others[number] = first, hashed
+    for number in sorted({*ids} - there):
+        yield f"imported measurement {number} refers to a batch or a problem that is not there"
+
+
+def _of_batches(connection: Connection, ids: Sequence[int]) -> Iterator[str]:
+    """Faults of what some batches say of their rows."""
+    batch = ImportedBatch
+    query = select(batch.id, batch.summary, batch.digest).where(batch.id.in_(ids)).order_by(batch.id)
+    for number, summary, digest in connection.execute(query):
+        hashes = select(ImportedMeasurement.content_hash).where(ImportedMeasurement.batch_id == number)
+        total = sum(int(hashed, 16) for hashed in connection.execute(hashes).scalars())
+        if digest != f"{total:x}":
+            yield f"imported batch {number} has the digest {digest}, and its rows make {total:x}"
+        elif imported.summary(list(imported.rows_of(connection, number))) != summary:
+            yield f"imported batch {number} has a summary that its rows do not make"
 
 
 def _words(error: Exception) -> str:

@@ -20,7 +20,6 @@ from sqlalchemy.engine import Connection
 
 from . import imported, models, records
 from .bulk import apart_from
-from .imported import ImportedRow
 from .schema.corrections import counts
 from .schema.imported import ImportedBatch, ImportedMeasurement, ImportedProblem
 from .schema.measurements import Measurement
@@ -88,7 +87,7 @@ def merge(
             target,
             operator=batch_row["operator"],
             device=batch_row["device"],
-            rows=_rows_of(source, batch_row["id"]),
+            rows=imported.rows_of(source, batch_row["id"]),
             source=batch_row["source"],
             imported_at=batch_row["imported_at"],
             seen=seen,
@@ -110,7 +109,7 @@ def copy_models(source: Connection, target: Connection) -> int:
 def rows(connection: Connection, *, operator: str | None = None) -> Iterator[dict[str, Any]]:
     """Imported measurements as lines of a file have them, in the order in which they were imported."""
     for batch in imported.batches(connection, operator=operator):
-        for row in _rows_of(connection, batch["id"]):
+        for row in imported.rows_of(connection, batch["id"]):
             yield {
                 "operator": batch["operator"],
                 "device": batch["device"],
@@ -122,25 +121,6 @@ def rows(connection: Connection, *, operator: str | None = None) -> Iterator[dic
                 "reason": row.reason,
                 "imported_at": batch["imported_at"],
             }
-
-
-def _rows_of(connection: Connection, batch_id: int) -> Iterator[ImportedRow]:
-    table = ImportedMeasurement
-    query = (
-        select(
-            ImportedProblem.values,
-            table.implementation,
-            table.status,
-            table.time_ms,
-            table.memory_bytes,
-            table.reason,
-        )
-        .join(ImportedProblem)
-        .where(table.batch_id == batch_id)
-        .order_by(table.id)
-        .execution_options(yield_per=imported.PAGE)
-    )
-    return (ImportedRow(*row) for row in connection.execute(query))
 
 
 def _records(connection: Connection, without: Collection[int] = ()) -> Iterator[Digests]:

@@ -13,7 +13,15 @@ class InvalidRequest(SelectorError, ValueError):
 
 
 class NothingFits(SelectorError):
-    """No implementation stays within the memory limit."""
+    """No implementation stays within the memory limit.
+
+    `least` says how much is needed, by what evidence and of which implementation; empty where nothing of the
+    kind is known.
+    """
+
+    def __init__(self, message: str, *, least: str = "") -> None:
+        super().__init__(message)
+        self.least = least
 
 
 class NoMeasurements(SelectorError):

@@ -63,6 +63,16 @@ def needed_scope(method: str, path: str) -> str:
     return "admin" if method == "DELETE" else NEEDED.get((method, path), "read")
 
 
+def own_path(scope: Scope) -> str:
+    """The path of a request below the prefix under which the service stands, as its routes see it.
+
+    A prefix comes from an application that mounts this one, and from uvicorn's `--root-path`.
+    """
+    path, prefix = str(scope["path"]), str(scope.get("root_path", ""))
+    below = path.removeprefix(prefix)
+    return below if below[:1] in ("", "/") else path
+
+
 class Access:
     """Answers 401 without a valid token, 403 without the scope, 429 beyond the rate; else goes on."""
 
@@ -72,10 +82,11 @@ class Access:
         self.rates = Rates(requests_per_s)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http" or scope["path"] in FREE:
+        path = own_path(scope) if scope["type"] == "http" else ""
+        if scope["type"] != "http" or path in FREE:
             await self.app(scope, receive, send)
             return
-        needed = needed_scope(scope["method"], scope["path"])
+        needed = needed_scope(scope["method"], path)
         try:
             grant = await self._grant(scope)
         except SelectorError as error:
@@ -85,7 +96,7 @@ class Access:
             await answer(scope, receive, send)
             return
         if grant is None or (grant is ANONYMOUS and needed != "read"):
-            challenge = BASIC if scope["path"] == PAGE else BEARER
+            challenge = BASIC if path == PAGE else BEARER
             await _refuse(401, UNAUTHORIZED, challenge, scope, receive, send)
         elif needed not in grant.scopes:
             await _refuse(403, f"This needs a token with the scope {needed!r}.", {}, scope, receive, send)
@@ -111,7 +122,7 @@ class Access:
         access: AccessList = scope["app"].state.access
         if access.is_due():
             await run_in_threadpool(access.refresh)
-        if scope["path"] == PAGE and (given := _given(header, "basic")) is not None:
+        if own_path(scope) == PAGE and (given := _given(header, "basic")) is not None:
             return access.grant(password(given))
         given = _given(header, "bearer")
         return None if given is None else access.grant(given)

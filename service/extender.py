@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime
 from typing import Any
 
 from .extras import require_service
@@ -67,7 +66,7 @@ class Extender:
         try:
             pod, candidates = filter_arguments(body)
         except NotUnderstood as error:
-            _warn(f"filter: {error}")
+            LOGGER.warning("filter: %s", error)
             return Candidates(None, None, {}).answer({}) | {"Error": f"Not understood: {error}"}
         return candidates.answer(_refused(self._verdicts(pod, self._products(candidates))))
 
@@ -76,7 +75,7 @@ class Extender:
         try:
             pod, candidates = filter_arguments(body)
         except NotUnderstood as error:
-            _warn(f"prioritize: {error}")
+            LOGGER.warning("prioritize: %s", error)
             return []
         verdicts = self._verdicts(pod, self._products(candidates))
         return [
@@ -110,12 +109,16 @@ class Extender:
             if self._warned.put(pod.identity, True):
                 words = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
                 name = pod.name.encode("unicode_escape").decode()  # on its line, whatever is in it
-                _warn(f"pod {name} has no answer, and all nodes stay with {NEUTRAL} points: {words}")
+                LOGGER.warning(
+                    "pod %s has no answer, and all nodes stay with %d points: %s", name, NEUTRAL, words
+                )
             return {}
         for name, product in products.items():
             if not found[product].is_known and self._warned.put(("product", product), True):
                 words = f"{product} of node {name}".encode("unicode_escape").decode()
-                _warn(f"{words} is no GPU that is known by name: nodes with it stay with {NEUTRAL} points")
+                LOGGER.warning(
+                    "%s is no GPU that is known by name: nodes with it stay with %d points", words, NEUTRAL
+                )
         return {name: found[product] for name, product in products.items()}
 
 
@@ -133,7 +136,7 @@ def create_extender(selector: Selector, *, nodes: Mapping[str, str] | None = Non
         try:
             return _json(await run_in_threadpool(extender.preempt, await request.body()))
         except NotUnderstood as error:
-            _warn(f"preempt: {error}")
+            LOGGER.warning("preempt: %s", error)
             # no node at all would mean that evicting helps nowhere: an error leaves the scheduler's own list
             return _json({"Error": f"Not understood: {error}"}, status=400)
 
@@ -144,7 +147,7 @@ def create_extender(selector: Selector, *, nodes: Mapping[str, str] | None = Non
         lacking = missing(await run_in_threadpool(selector.status))
         if lacking is None:
             return _json({"status": "ready"})
-        _warn(f"not ready: {lacking[1]}")
+        LOGGER.warning("not ready: %s", lacking[1])
         return _json({"status": "not ready", "reason": lacking[0]}, status=503)
 
     @asynccontextmanager
@@ -170,11 +173,6 @@ def _json(document: object, *, status: int = 200) -> Response:
     # ASCII: what came in may hold half of a character, which no UTF-8 has
     text = json.dumps(document, allow_nan=False)
     return Response(text, media_type="application/json", status_code=status)
-
-
-def _warn(text: str) -> None:
-    """Log a warning with the time, which the log's own lines do not have."""
-    LOGGER.warning("%s %s", datetime.now(UTC).isoformat(timespec="seconds"), text)
 
 
 def _refused(verdicts: Mapping[str, Verdict]) -> dict[str, str]:

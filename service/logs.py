@@ -1,4 +1,4 @@
-"""Log lines as JSON, one document a line, for those who collect them, and bounds of what clients cause."""
+"""Log lines as text with times in UTC, or as JSON, one document a line, and bounds of what clients cause."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import logging
 import math
 import sys
 import time
+from copy import deepcopy
 from datetime import UTC, datetime
+from typing import Any
 
 # a child of uvicorn's logger: its handler and its --log-level apply
 LOGGER = logging.getLogger("uvicorn.error.kernel_selector")
@@ -33,6 +35,25 @@ class Seldom(logging.Filter):
             record.msg, record.args = f"{record.getMessage()} And {self._left_out} more such warnings.", ()
         self._next, self._left_out = now + SILENT_S, 0
         return True
+
+
+def text_lines(use_colors: bool | None = None) -> logging.Formatter:
+    """uvicorn's formatter of lines, with the time in UTC before each."""
+    from uvicorn.logging import DefaultFormatter
+
+    form, moment = "%(asctime)s.%(msecs)03dZ %(levelprefix)s %(message)s", "%Y-%m-%dT%H:%M:%S"
+    formatter = DefaultFormatter(form, moment, use_colors=use_colors)
+    formatter.converter = time.gmtime
+    return formatter
+
+
+def log_config() -> dict[str, Any]:
+    """uvicorn's configuration of its log, with `text_lines`."""
+    from uvicorn.config import LOGGING_CONFIG
+
+    configuration = deepcopy(LOGGING_CONFIG)
+    configuration["formatters"]["default"] = {"()": text_lines}
+    return configuration
 
 
 class JsonLines(logging.Formatter):

@@ -15,7 +15,7 @@ from collections.abc import Collection, Mapping
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .access import refuse_ended
+from .access import own_path, refuse_ended
 from .logs import LOGGER
 from .problem_details import BODY_TOO_LARGE, BODY_TOO_SLOW, ENDING, problem
 
@@ -57,7 +57,7 @@ class BodyLimit:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        most = self.larger.get(scope["path"], self.max_bytes)
+        most = self.larger.get(own_path(scope), self.max_bytes)
         declared = Headers(scope=scope).get("content-length", "")
         # by length first: int() refuses thousands of digits
         if declared.isdecimal() and (len(declared) > MOST_DIGITS or int(declared) > most):
@@ -82,7 +82,7 @@ class BodyLimit:
                 await _refuse(most, scope, receive, send)
                 return
             more = message.get("more_body", False)
-            if more and not begun and size >= BEGIN_BYTES and scope["path"] in self.lines:
+            if more and not begun and size >= BEGIN_BYTES and own_path(scope) in self.lines:
                 begun = True
                 if cut := is_hopeless(b"".join(chunks)):
                     break

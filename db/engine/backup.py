@@ -6,21 +6,38 @@ import os
 import sqlite3
 import stat
 import time
-from collections.abc import Callable
-from contextlib import closing
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from .. import audit, integrity
-from ..errors import DatabaseCorrupt, DatabaseError, DatabaseMissing, DatabaseReadOnly
+from ..errors import (
+    DatabaseCorrupt,
+    DatabaseError,
+    DatabaseMissing,
+    DatabaseReadOnly,
+    DatabaseRevision,
+)
 from ..reversion import Reversion, reversion
 from . import sqlite
 from .database import Database
 from .location import resolve
 
 NO_BACKUP = "That is no backup, and nothing was changed: name a file that `selector database backup` wrote."
+OF_CONTENT = DatabaseCorrupt, DatabaseMissing, DatabaseRevision  # of a file, wherever it lies
+UNREAD = frozenset(
+    {
+        sqlite3.SQLITE_CORRUPT,
+        sqlite3.SQLITE_NOTADB,
+        sqlite3.SQLITE_IOERR_READ,
+        sqlite3.SQLITE_IOERR_SHORT_READ,
+        sqlite3.SQLITE_IOERR_CORRUPTFS,
+    }
+)
+BESIDE = ("-wal", "-shm")  # ends of the names of files that belong to a database
 BUSY_S = 20.0  # that a copy waits for writers
 AT_ONCE = 8  # pages that are copied between two looks, of the 68 at least that a database has
 
@@ -35,7 +52,11 @@ def back_up(url: str | os.PathLike[str] | None, target: Path) -> str:
     with Database.open(source):  # of this version's revision, or the words for what it is
         pass
     _new(target)
-    _copy(source, target)
+    try:
+        _copy(source, target)
+    except DatabaseError:
+        _remove(target)  # it is none, and would be in the way of the next attempt
+        raise
     return str(source)
 
 
@@ -114,18 +135,28 @@ def _exchanged(staged: Path, target: Path, before: Path, source: Path, author: s
             kept.append(_compared(before, source))
             _note(staged, source, kept[0], author)
         except BaseException:
-            before.unlink(missing_ok=True)
+            _remove(before)
             raise
 
     _lay_out(staged, target)
-    _copy(staged, target, begun)
+    try:
+        _copy(staged, target, begun)
+    except DatabaseError:  # SQLite has put the pages back
+        _remove(before)
+        raise
     return kept[0]
+
+
+def _remove(path: Path) -> None:
+    """Remove a database with what belongs to it."""
+    for end in ("", *BESIDE):
+        Path(f"{path}{end}").unlink(missing_ok=True)
 
 
 def _moved(target: Path, before: Path, unread: str) -> Restored:
     """A file that cannot be read, with what belongs to it, moved beside an empty one in its place."""
     owned = target.stat()
-    for end in ("-wal", "-shm"):
+    for end in BESIDE:
         if os.path.exists(f"{target}{end}"):
             os.replace(f"{target}{end}", f"{before}{end}")
     os.replace(target, before)
@@ -161,15 +192,27 @@ def _note(path: Path, source: Path, found: Restored, author: str) -> None:
 
 
 def _unreadable(path: Path) -> str | None:
-    """Reason why a file cannot be read to its end, nor be written to; None where it can."""
+    """Reason in a file why it cannot be read to its end; None where it can.
+
+    Raises DatabaseError where something else hinders that, such as a full disk: it is sound then, for all
+    that is known, and services that run on it must not lose it.
+    """
     try:
         with Database.open(path):
             pass
         with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
             _copy(path, Path(folder) / path.name)
     except DatabaseError as error:
+        if not (isinstance(error, OF_CONTENT) or _code(error) in UNREAD):
+            raise
         return error.reason  # what to do about it is done
     return None
+
+
+def _code(error: DatabaseError) -> int | None:
+    """SQLite's extended result code of an error, None where it has none."""
+    cause = error.__cause__
+    return getattr(getattr(cause, "orig", cause), "sqlite_errorcode", None)
 
 
 def _give(path: Path, like: os.stat_result) -> None:
@@ -186,7 +229,11 @@ def _give(path: Path, like: os.stat_result) -> None:
 
 def _lay_out(path: Path, like: Path) -> None:
     """Give a file the page size of another one: SQLite copies onto no other in use (error "readonly")."""
-    with closing(sqlite3.connect(like)) as other, closing(sqlite3.connect(path)) as mine:
+    with (
+        _in_words(path, path),
+        closing(sqlite3.connect(like)) as other,
+        closing(sqlite3.connect(path)) as mine,
+    ):
         (wanted,), (given,) = (one.execute("PRAGMA page_size").fetchone() for one in (other, mine))
         if wanted != given:
             mine.execute("PRAGMA journal_mode=DELETE")  # a log of writes keeps the size as it is
@@ -208,14 +255,19 @@ def _copy(source: Path, target: Path, begun: Callable[[], None] = lambda: None) 
         if status == sqlite3.SQLITE_OK:
             begun()
 
+    with (
+        _in_words(source, target),
+        closing(sqlite3.connect(f"{source.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)) as read,
+        closing(sqlite3.connect(target, timeout=BUSY_S)) as written,
+    ):
+        read.backup(written, pages=AT_ONCE, progress=waited)
+
+
+@contextmanager
+def _in_words(source: Path, target: Path) -> Iterator[None]:
+    """Raise an error of SQLite as a DatabaseError that says what was copied, and what to look at."""
     try:
-        with (
-            closing(
-                sqlite3.connect(f"{source.resolve().as_uri()}?mode=ro", uri=True, timeout=BUSY_S)
-            ) as read,
-            closing(sqlite3.connect(target, timeout=BUSY_S)) as written,
-        ):
-            read.backup(written, pages=AT_ONCE, progress=waited)
+        yield
     except sqlite3.Error as error:
         raise DatabaseError(
             f"{source} could not be copied to {target}: {error}. Check the space on its disk, who may write "

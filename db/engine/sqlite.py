@@ -46,6 +46,7 @@ def make_engine(path: Path, *, busy_timeout_s: float, create: bool = False, chec
             check_same_thread=False,
         )
         try:
+            _read_schema(connection)
             if is_writable(path):
                 _write_ahead(connection)
             connection.execute(f"PRAGMA foreign_keys={'ON' if checked else 'OFF'}")
@@ -218,6 +219,15 @@ def _check_length(path: Path, header: bytes) -> None:
     found = path.stat().st_size
     if len(header) < 100 or (header_is_current and found < expected):
         raise DatabaseCorrupt(f"{path} is cut off: {found} bytes of {expected or 'at least 512'}.", DAMAGED)
+
+
+def _read_schema(connection: sqlite3.Connection) -> None:
+    try:
+        connection.execute("SELECT 1 FROM sqlite_master LIMIT 1").fetchall()
+    except UnicodeDecodeError as error:  # of SQLite's own message, which quotes what is damaged
+        damaged = sqlite3.DatabaseError("malformed database schema: it has text that is no UTF-8")
+        damaged.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+        raise damaged from error
 
 
 def _write_ahead(connection: sqlite3.Connection) -> None:

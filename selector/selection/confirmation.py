@@ -55,14 +55,25 @@ def waiting_among(connection: Any, records: Iterable[Record], *, shipped: bool |
 
     `shipped` as of `unconfirmed`.
     """
+    problems = ((one.problem.operator, one.problem.key, one.device.key) for one in records)
+    return waiting_at(connection, problems, shipped=shipped)
+
+
+def waiting_at(
+    connection: Any, problems: Iterable[tuple[str, str, str]], *, shipped: bool | None = None
+) -> set[int]:
+    """Ids of measurements that do not count yet, of some problems, each an operator, its key and a device's.
+
+    `shipped` as of `unconfirmed`.
+    """
     from kernel_selector.db.bulk import parts
 
-    problems: dict[tuple[str, str], set[str]] = defaultdict(set)
-    for record in records:
-        problems[record.problem.operator, record.device.key].add(record.problem.key)
+    wanted: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for operator, problem, device in problems:
+        wanted[operator, device].add(problem)
     return {
         claim.id
-        for (operator, device), keys in problems.items()
+        for (operator, device), keys in wanted.items()
         for part in parts(sorted(keys))
         for claim in waiting(
             connection, operator=operator, device_key=device, problem_keys=part, shipped=shipped

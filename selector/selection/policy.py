@@ -315,8 +315,9 @@ def _last_resort(question: Question, figures: Figures) -> str:
     needs = {name: _need(question, figures, name) for name in question.names}
     least = min(needs, key=lambda name: needs[name])
     need, basis = needs[least]
+    words = f"{math.ceil(need)} bytes ({format_bytes(need)}, {basis}) of {least}"
     raise NothingFits(
         f"Nothing fits into memory={question.limit_bytes} bytes ({format_bytes(question.limit_bytes)}): the "
-        f"least is {math.ceil(need)} bytes ({format_bytes(need)}, {basis}) of {least}. Raise the limit, or "
-        "ask for a smaller batch or sequence."
+        f"least is {words}. Raise the limit, or ask for a smaller batch or sequence.",
+        least=words,
     )

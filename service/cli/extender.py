@@ -74,6 +74,7 @@ def extender(
     import uvicorn
 
     from ..connections import BoundedProtocol
+    from ..logs import log_config
 
     collect_seldom()
     application = create_extender(
@@ -81,7 +82,13 @@ def extender(
         nodes=_products(nodes),
     )
     configuration = uvicorn.Config(
-        application, http=BoundedProtocol, host=host, port=port, log_level="warning", **tls
+        application,
+        http=BoundedProtocol,
+        log_config=log_config(),
+        host=host,
+        port=port,
+        log_level="warning",
+        **tls,
     )
     try:
         configuration.load()

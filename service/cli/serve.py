@@ -273,10 +273,12 @@ def _configuration(application: FastAPI | str, settings: Settings, place: tuple[
     import uvicorn
 
     from ..connections import BoundedProtocol
+    from ..logs import log_config
 
     return uvicorn.Config(
         application,
         http=BoundedProtocol,
+        log_config=log_config(),
         factory=isinstance(application, str),
         host=place[0],
         port=place[1],

@@ -15,7 +15,7 @@ from kernel_selector.kernels.contract import CorruptRecord, RecordReader
 from kernel_selector.kernels.contract.errors import shorten
 from selector.errors import InvalidRequest
 from selector.profiling.profile import opened
-from selector.selection.confirmation import unconfirmed
+from selector.selection.confirmation import waiting_at
 
 from .bounds import LONGEST_TEXT
 
@@ -64,7 +64,7 @@ def retract(database: Database | str | Path | None, chosen: Chosen, mandate: Man
     with opened(database) as store, store.write() as connection:
         found = corrections.sendings(connection, chosen)
         if not found:
-            raise InvalidRequest(f"There is no measurement of {_words(chosen)}: {UPLOADS}")
+            raise InvalidRequest(f"There is no measurement{of_what(chosen)}: {UPLOADS}")
         count = corrections.silenced(connection, found)
         entry = audit.add(
             connection,
@@ -90,9 +90,9 @@ def release(database: Database | str | Path | None, chosen: Chosen, mandate: Man
         found, kept = _aside(connection, chosen)
         missing = sorted({*chosen.ids} - {one.id for one in found} - {one["id"] for one in kept})
         if missing or not found:
-            which = f"ids {missing}" if missing else _words(chosen)
+            which = f" of ids {shorten(missing)}" if missing else of_what(chosen)
             raise InvalidRequest(
-                f"No record of {shorten(which)} can be released: `selector measurements quarantined` lists "
+                f"No record{which} can be released: `selector measurements quarantined` lists "
                 f"those that are set aside.{_reasons(kept)}"
             )
         entry = audit.add(
@@ -146,6 +146,15 @@ def _words(chosen: Chosen) -> str:
     return ", ".join(f"{name} {value}" for name, value in chosen.given.items())
 
 
+def of_what(chosen: Chosen) -> str:
+    """Words for what is chosen, after its noun, such as ` of author worker-9 since 2026-11-27T10:00`."""
+    given = {**chosen.given}
+    since = given.pop("since", None)
+    named = [f"{name} {shorten(value) if name == 'ids' else value}" for name, value in given.items()]
+    of = f" of {', '.join(named)}" if named else ""
+    return f"{of} since {since}" if since else of
+
+
 def _aside(connection: Any, chosen: Chosen) -> tuple[list[Aside], list[dict[str, Any]]]:
     """The chosen records that can be stored, and ids of the others with the reason."""
     from kernel_selector.db import submissions
@@ -174,11 +183,10 @@ def _answer(connection: Any, entry: int, concerned: Concerned) -> dict[str, Any]
 
     trained = {one["operator"]: one["created_at"] for one in reversed(models.listing(connection))}
     since = concerned.since
-    waiting = {one for name in concerned.operators for one in unconfirmed(connection, operator=name)}
     return {
         "entry": entry,
         "measurements": concerned.measurements,
-        "waiting": len(concerned.ids & waiting),
+        "waiting": len(concerned.ids & waiting_at(connection, concerned.problems)),
         "operators": list(concerned.operators),
         "train_again": [
             name

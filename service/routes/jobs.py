@@ -84,7 +84,7 @@ def create_profiling_job(
     )
     author = request.scope["author"]
     found, _ = jobs.create_job(intake_of(request).database, wanted, author=author, through="service")
-    response.headers["location"] = f"/v1/profiling-jobs/{found['id']}"
+    response.headers["location"] = f"{request.scope['root_path']}/v1/profiling-jobs/{found['id']}"
     return found
 
 

@@ -152,7 +152,7 @@ def _sized(query: Query, device: str, batch: int | None) -> Query:
 def _within_devices(selector: Selector, queries: Sequence[Query]) -> list[Choice | SelectorError]:
     """Choices that fit into the memory of their devices beside parameters, whatever the queries' limits."""
     answers = selector.choose_each(queries)
-    again: dict[int, Query] = {}
+    again: dict[int, tuple[Choice, Query]] = {}
     for index, answer in enumerate(answers):
         if not isinstance(answer, Choice) or answer.device.memory_bytes is None:
             continue
@@ -160,10 +160,26 @@ def _within_devices(selector: Selector, queries: Sequence[Query]) -> list[Choice
         if too_large := _too_large(answer, answer.device.memory_bytes):
             answers[index] = too_large
         elif answer.memory_interval_bytes is not None and answer.memory_interval_bytes[1] > free:
-            again[index] = replace(queries[index], memory=free)
-    for index, answer in zip(again, selector.choose_each(again.values()), strict=True):
-        answers[index] = answer
+            again[index] = answer, replace(queries[index], memory=free)
+    within = selector.choose_each([query for _, query in again.values()])
+    for (index, (choice, _)), answer in zip(again.items(), within, strict=True):
+        # the limit is ours: whoever asked has none to raise
+        answers[index] = _no_room(choice, answer.least) if isinstance(answer, NothingFits) else answer
     return answers
+
+
+def _no_room(choice: Choice, least: str) -> NothingFits:
+    """The error of a layer that does not fit into its device's memory beside the parameters."""
+    parameters = parameter_bytes(choice.problem)
+    beside = f", beside {format_bytes(parameters)} of parameters" if parameters else ""
+    return NothingFits(
+        f"The least is {least}{beside}, and {_has(choice.device)}. "
+        "Ask for a smaller batch, sequence, layer or dtype."
+    )
+
+
+def _has(device: Device) -> str:
+    return f"{device.name} has {format_bytes(device.memory_bytes)}"
 
 
 def _too_large(choice: Choice, memory_bytes: int) -> NothingFits | None:
@@ -175,7 +191,7 @@ def _too_large(choice: Choice, memory_bytes: int) -> NothingFits | None:
     parameters = format_bytes(parameter_bytes(choice.problem))
     return NothingFits(
         f"It needs {format_bytes(least)} or more, {parameters} of them for parameters, and "
-        f"{choice.device.name} has {format_bytes(memory_bytes)}. Ask for a smaller layer or dtype."
+        f"{_has(choice.device)}. Ask for a smaller batch, sequence, layer or dtype."
     )
 
 

@@ -9,9 +9,19 @@ from datetime import UTC, datetime
 
 import pytest
 
-from kernel_selector.db import Database, DatabaseError, audit, corrections, integrity, records, submissions
+from kernel_selector.db import (
+    Database,
+    DatabaseError,
+    audit,
+    corrections,
+    imported,
+    integrity,
+    records,
+    submissions,
+)
 from kernel_selector.kernels.contract import SelectorError
 
+NOW = datetime(2026, 1, 2, tzinfo=UTC)
 # statements that change what is read, and the beginning of the words for it
 CHANGES = {
     "a time": ("UPDATE measurement SET forward_p50_ms = 1.25 WHERE id = 2", "measurement 2 is not what was"),
@@ -48,6 +58,60 @@ CHANGES_ASIDE = {
         "quarantined record 2 cannot be read",
     ),
     "an author": ("UPDATE submission SET author = 'x' WHERE id = 2", "quarantined record 3 is not what"),
+}
+
+
+# statements that change what is read of imported measurements, and the beginning of the words for it
+CHANGES_IMPORTED = {
+    "a time": (
+        "UPDATE imported_measurement SET time_ms = 1.75 WHERE id = 2",
+        "imported measurement 2 is not",
+    ),
+    "bytes": ("UPDATE imported_measurement SET memory_bytes = 65 WHERE id = 1", "imported measurement 1 is"),
+    "a repetition": (
+        "UPDATE imported_measurement SET time_ms = 1.75 WHERE id = 5",
+        "imported measurement 5 is not",
+    ),
+    "a reason": (
+        "UPDATE imported_measurement SET reason = 'x' WHERE id = 7",
+        "imported measurement 7 is not",
+    ),
+    "a name": ("UPDATE imported_measurement SET implementation = 'u'", "imported measurement 1 is not"),
+    "a problem": (
+        'UPDATE imported_problem SET "values" = \'{"m": 3}\' WHERE id = 2',
+        "imported measurement 2 ",
+    ),
+    "no problem": (
+        "UPDATE imported_problem SET \"values\" = '{' WHERE id = 2",
+        "imported measurement 2 cannot",
+    ),
+    "a key": ("UPDATE imported_problem SET key = 'x' WHERE id = 2", "imported measurement 2 has a problem"),
+    "another problem": (
+        "UPDATE imported_measurement SET problem_id = 1 WHERE id = 2",
+        "imported measurement 2 ",
+    ),
+    "a problem that is gone": (
+        "DELETE FROM imported_problem WHERE id = 2",
+        "imported measurement 2 refers to",
+    ),
+    "an operator": ("UPDATE imported_batch SET operator = 'x'", "imported measurement 1 has a problem"),
+    "a device": ("UPDATE imported_batch SET device = 'x'", "imported measurement 1 is not"),
+    "a summary": (
+        "UPDATE imported_batch SET summary = replace(summary, '\"good\": 5', '\"good\": 4')",
+        "imported batch 1 has a summary",
+    ),
+    "a digest": (
+        "UPDATE imported_batch SET digest = '7'",
+        "imported batch 1 has the digest 7, and its rows make",
+    ),
+    "a row that is gone": (
+        "DELETE FROM imported_measurement WHERE id = 2",
+        "imported batch 1 has the digest",
+    ),
+    "a batch": (
+        "UPDATE imported_measurement SET batch_id = 2 WHERE id = 2",
+        "imported batch 1 has the digest",
+    ),
 }
 
 
@@ -110,12 +174,82 @@ def test_a_change_of_what_was_set_aside_is_found(tmp_path, make_record, statemen
     assert fault.startswith(words)
 
 
-def test_a_flipped_bit_of_the_file_is_found_or_changes_nothing_that_is_read(tmp_path, make_record):
-    path, copy = tmp_path / "measurements.sqlite", tmp_path / "flipped.sqlite"
-    with Database.open(path, create=True) as database, database.write() as connection:
+def add_imported(database, operator="gemm"):
+    """Seven rows: three equal ones of two calls, one that failed, and others."""
+    rows = [
+        imported.ImportedRow({"m": size, "alpha": 0.5}, "tiled", "ok", 1.5, 64) for size in (1, 2, 4, 8, 1, 1)
+    ]
+    rows.append(imported.ImportedRow({"m": 1, "alpha": 0.5}, "split", "timeout", None, None, "slow"))
+    seen = imported.Repetitions()
+    with database.write() as connection:
+        for part in (rows[:5], rows[5:]):
+            imported.add(
+                connection,
+                operator=operator,
+                device="H200",
+                rows=part,
+                source="a.jsonl",
+                imported_at=NOW,
+                seen=seen,
+            )
+
+
+def test_imported_measurements_have_no_fault(database):
+    add_imported(database)
+    add_imported(database, "conv")
+    assert found_in(database) == []
+
+
+@pytest.mark.parametrize(("statement", "words"), CHANGES_IMPORTED.values(), ids=CHANGES_IMPORTED)
+def test_a_change_of_an_imported_measurement_is_found(tmp_path, statement, words):
+    path = tmp_path / "measurements.sqlite"
+    with Database.open(path, create=True) as database:
+        add_imported(database)
+        change(path, statement)
+        faults = found_in(database)
+    assert faults
+    assert any(fault.startswith(words) for fault in faults), faults
+
+
+def records_of(database):
+    with database.read() as connection:
+        return list(records.find(connection))
+
+
+def imported_of(database):
+    """What is read of imported measurements, but for where they come from and when, which no hash has."""
+    with database.read() as connection:
+        batches = imported.batches(connection)
+        rows = [(batch["id"], list(imported.rows_of(connection, batch["id"]))) for batch in batches]
+        problems = list(imported.problems(connection, operator="gemm"))
+    return [{**one, "source": "", "imported_at": None} for one in batches], rows, problems
+
+
+def filled_with_records(database, make_record):
+    with database.write() as connection:
         records.add(connection, [make_record(number) for number in range(20)])
-    with Database.open(path) as database, database.read() as connection:
-        before = list(records.find(connection))
+
+
+def filled_with_imported(database, _):
+    """So many that most of the file is theirs."""
+    rows = [imported.ImportedRow({"m": size, "alpha": 0.5}, "tiled", "ok", 1.5, 64) for size in range(1000)]
+    with database.write() as connection:
+        imported.add(connection, operator="gemm", device="H200", rows=rows, source="a.jsonl", imported_at=NOW)
+
+
+@pytest.mark.parametrize(
+    ("fill", "read"),
+    [(filled_with_records, records_of), (filled_with_imported, imported_of)],
+    ids=["records", "imported"],
+)
+def test_a_flipped_bit_of_the_file_is_found_or_changes_nothing_that_is_read(
+    tmp_path, make_record, fill, read
+):
+    path, copy = tmp_path / "measurements.sqlite", tmp_path / "flipped.sqlite"
+    with Database.open(path, create=True) as database:
+        fill(database, make_record)
+    with Database.open(path) as database:
+        before = read(database)
     content, draw = path.read_bytes(), random.Random(3)
     for _ in range(60):
         place = draw.randrange(100, len(content))
@@ -124,8 +258,6 @@ def test_a_flipped_bit_of_the_file_is_found_or_changes_nothing_that_is_read(tmp_
         copy.write_bytes(flipped)
         try:
             with Database.open(copy) as database:
-                faults = found_in(database)
-                with database.read() as connection:
-                    assert faults or list(records.find(connection)) == before
+                assert found_in(database) or read(database) == before
         except (DatabaseError, SelectorError):
             continue

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import httpx2 as httpx
@@ -81,13 +83,20 @@ def test_who_waits_in_vain_while_the_service_ends_is_told_so(database_file: Path
         connection.sendall(f"{head}Content-Length: 50\r\n\r\n{{".encode())
         ask_for_devices(port)  # by then the server knows of the other
 
-    log = log_of(database_file, ask, SELECTOR_SHUTDOWN_S="1")
+    before = datetime.now(UTC)
+    log = log_of(database_file, ask, SELECTOR_SHUTDOWN_S="1", TZ="Asia/Tokyo")
+    after = datetime.now(UTC)
     answer = held[0].recv(65536)
     held[0].close()
     assert answer.startswith(b"HTTP/1.1 503 ")
     assert b"problem:ending" in answer
     assert "POST '/v1/choices' 503" in log
     assert "Traceback" not in log
+    for line in log.splitlines():  # each begins with its time in UTC, wherever the machine is
+        moment, level, _ = line.split(maxsplit=2)
+        assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", moment), line
+        assert before <= datetime.fromisoformat(moment) + timedelta(milliseconds=1) <= after
+        assert level in ("INFO:", "WARNING:", "ERROR:")
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,10 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from kernel_selector.db import Database, StoredModel, corrections, models
+from kernel_selector.db import Database, StoredModel, contested, corrections, models, submissions
 from kernel_selector.service import tokens
 from kernel_selector.service.cli import main
+from selector import Selector
 from tests.service.test_rest_measurements import (  # noqa: F401 - fixtures
     client,
     database,
@@ -135,7 +136,22 @@ BAD = {
     "no reason": ("retract", {"author": "worker-7"}, "reason"),
     "an empty reason": ("retract", {"author": "worker-7", "reason": "  "}, "expected why"),
     "a time without a zone": ("retract", {"since": "2026-01-01T00:00:00", **WHY}, "timezone"),
-    "nothing aside": ("release", {"ids": [7], **WHY}, "ids [7]"),
+    "nothing since": (
+        "retract",
+        {"since": "2999-01-01T00:00:00Z", **WHY},
+        "There is no measurement since 2999-01-01T00:00:00+00:00: `selector audit",
+    ),
+    "nothing of somebody since": (
+        "retract",
+        {"author": "worker-7", "batch": 1, "since": "2999-01-01T00:00:00Z", **WHY},
+        "no measurement of author worker-7, batch 1 since 2999-01-01T00:00:00+00:00: ",
+    ),
+    "nothing aside": ("release", {"ids": [7], **WHY}, "No record of ids [7] can be released"),
+    "nothing aside since": (
+        "release",
+        {"since": "2999-01-01T00:00:00Z", **WHY},
+        "No record since 2999-01-01T00:00:00+00:00 can be released",
+    ),
     "no entry": ("undo", {"entry": 999, **WHY}, "is not there"),
     "an upload": ("undo", {"entry": 2, **WHY}, "is a measurements.upload"),
 }
@@ -202,6 +218,44 @@ def test_the_same_by_commands(client, made, mallory, run, database, capsys):  # 
     assert "a stolen token" in capsys.readouterr().out
 
 
+def test_what_one_has_measured_alone_speaks_against_him_eightfold_and_else_not(client, made):  # noqa: F811
+    receipt(client, made)
+    slowest = [one for one in made if one.problem.hidden == 256][-1]
+    answer = receipt(client, [scaled(slowest, 1 / 7.9), scaled(slowest, 1 / 9)])
+    assert (answer["added"], answer["waiting"], len(answer["quarantined"])) == (1, 0, 1)
+
+
+def test_what_is_chosen_and_not_set_aside_is_named(made, client, database, capsys):  # noqa: F811
+    receipt(client, made[:1])
+    words = ["measurements", "quarantined", "--database", str(database)]
+    for options, expected in (
+        ([], "Nothing is set aside.\n"),
+        (["--since", "2026-11-27T10:00"], "Nothing since 2026-11-27T10:00:00+00:00 is set aside.\n"),
+        (["--author", "worker-7", "--batch", "2"], "Nothing of author worker-7, batch 2 is set aside.\n"),
+    ):
+        assert main([*words, *options]) == 0
+        assert capsys.readouterr().out == expected
+
+
+def test_a_record_that_is_set_aside_is_an_object_in_the_commands_document(client, made, run):  # noqa: F811
+    receipt(client, made)
+    aside = scaled(made[0], 30)
+    receipt(client, [aside])
+    (found,) = run("measurements", "quarantined")["quarantined"]
+    assert found["record"] == json.loads(aside.to_json())
+    assert found == client.get("/v1/quarantine").json()["items"][0]
+
+
+@pytest.mark.parametrize("line", ["{", "[1]", '{"schema": NaN}', "[" * 100_000], ids=range(4))
+def test_a_record_that_is_no_object_any_more_stays_text_and_says_so(client, made, run, database, line):  # noqa: F811
+    receipt(client, made)
+    with Database.open(database) as opened, opened.write() as connection:
+        submissions.quarantine(connection, submission=1, lines=[(line, "of another version")])
+    (found,) = run("measurements", "quarantined")["quarantined"]
+    assert found["record"] == line
+    assert found["unreadable"].startswith("the record is no JSON object, and stays text: ")
+
+
 def test_cost_models_that_have_learned_from_it_are_named(client, made, run, database):  # noqa: F811
     receipt(client, made)
     stored = StoredModel(
@@ -218,6 +272,29 @@ def test_cost_models_that_have_learned_from_it_are_named(client, made, run, data
         with Database.open(database) as opened, opened.write() as connection:
             models.add(connection, model=replace(stored, created_at=datetime(year, 1, 1, tzinfo=UTC)))
         assert run(*words)["train_again"] == expected
+
+
+@pytest.mark.parametrize("verb", ["retract", "undo", "release"])
+def test_a_correction_reads_of_what_waits_its_own_problems_alone(client, made, mallory, monkeypatch, verb):  # noqa: F811
+    receipt(client, [one for one in made if one.problem.hidden == 256])
+    receipt(client, others := [one for one in made if one.problem.hidden == 64])
+    factor = 30 if verb == "release" else 1.01
+    send(client, [scaled(others[0], factor, driver="of mallory")], **mallory)
+    if verb == "undo":
+        body = {"entry": post(client, "retract", author="mallory")["entry"]}
+    else:
+        body = {"author": "mallory"}
+    asked = []
+    claims = contested.claims
+
+    def noted(connection, *, operator, device_key=None, problem_keys=None, **more):
+        asked.append((operator, device_key, problem_keys))
+        return claims(connection, operator=operator, device_key=device_key, problem_keys=problem_keys, **more)
+
+    monkeypatch.setattr(contested, "claims", noted)
+    monkeypatch.setattr(Selector, "reload", lambda _: None)  # choices read what they need afterwards
+    assert post(client, verb, **body)["measurements"] == 1
+    assert asked == [("lstm", others[0].device.key, [others[0].problem.key])]
 
 
 @pytest.mark.parametrize("verb", ["retract", "undo"])

@@ -5,13 +5,14 @@ The shapes are those of kubernetes/kube-scheduler, extender/v1/types.go and its 
 
 import json
 import time
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import pytest
 from starlette.testclient import TestClient
 
 from kernel_selector.kernels import registry
 from kernel_selector.service.extender import Extender, create_extender
+from kernel_selector.service.logs import text_lines
 from kernel_selector.service.recent import Recent
 from kernel_selector.service.scheduling.extender_arguments import ANNOTATION
 from kernel_selector.service.scheduling.kubernetes import judge
@@ -357,12 +358,13 @@ def test_a_pod_without_an_answer_is_logged_once_by_name_and_time(client, caplog)
     for name, uid in (("p", "1"), ("q", "2"), ("p", "1"), ("p\n\x1b[31m", "3")):
         for verb in ("filter", "prioritize"):
             post(client, verb, body(name, uid))
-    lines = [record.getMessage() for record in caplog.records if "has no answer" in record.getMessage()]
+    log = text_lines()  # as `selector extender` writes them
+    lines = [log.format(record) for record in caplog.records if "has no answer" in record.getMessage()]
     assert [line.split(" has")[0].split(" pod ")[1] for line in lines] == [
         "team/p",
         "team/q",
         r"team/p\n\x1b[31m",
     ]
     for line in lines:
-        datetime.fromisoformat(line.split()[0])
+        assert datetime.fromisoformat(line.split()[0]).utcoffset() == timedelta(0)
         assert "unknown" in line

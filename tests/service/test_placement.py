@@ -2,6 +2,7 @@
 
 # ruff: noqa: F811 - arguments have the names of the fixtures
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -12,6 +13,7 @@ from kernel_selector.service.scheduling.kubernetes import judge
 from kernel_selector.service.scheduling.least_memory import least_bytes, may_fit, parameter_bytes
 from kernel_selector.service.scheduling.placement import Job, measured_devices, placements, throughputs
 from selector import Query
+from selector.text.units import format_bytes
 from tests.selector import replay
 from tests.selector.conftest import here, selector_of, trained, trained_file  # noqa: F401 - fixtures
 
@@ -114,6 +116,29 @@ def test_what_was_measured_must_fit_beside_the_parameters(trained, monkeypatch):
             (row,) = throughputs(trained, [Job(name="j", query=query)], [replay.HERE.key])
         same = row.feasible is True and row.implementation == choice.implementation
         assert same is fits
+
+
+@pytest.mark.parametrize("memory", [None, "100 TiB"])
+def test_who_has_no_limit_is_told_of_the_device_and_of_no_limit_to_raise(trained, monkeypatch, memory):
+    """Room for what is counted at least, and not for what was measured."""
+    problem = trained.choose("lstm", device=replay.HERE.key, batch=8, **SIZES).problem
+    least = least_bytes(problem, list(registry.implementations("lstm")))
+    small = replace(replay.HERE, memory_bytes=least)
+    monkeypatch.setattr("selector.selection.selector.Selector.choose_each", _of_device(small))
+    query = Query(hyperparameters={**SIZES, "batch": 8}, memory=memory)
+    refusal = judge(trained, query, [replay.HERE.name])[replay.HERE.name].refusal
+    assert re.match(rf"{replay.HERE.key}: The least is \d+ bytes \([^()]+\) of \w+, ", refusal)
+    assert f"beside {format_bytes(parameter_bytes(problem))} of parameters" in refusal
+    assert f"{replay.HERE.name} has {format_bytes(least)}. Ask for a smaller batch" in refusal
+    assert "limit" not in refusal
+    assert "memory=" not in refusal
+
+
+def test_who_has_a_limit_can_raise_it(trained):
+    query = Query(hyperparameters={**SIZES, "batch": 8}, memory="1 KiB")
+    refusal = judge(trained, query, [replay.HERE.name])[replay.HERE.name].refusal
+    assert "Nothing fits into memory=1024 bytes" in refusal
+    assert "Raise the limit" in refusal
 
 
 def _of_device(device):

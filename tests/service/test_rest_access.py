@@ -6,11 +6,12 @@ from contextlib import contextmanager
 from threading import Event
 
 import pytest
+from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from kernel_selector.db import Database, DatabaseUnreachable, records
 from kernel_selector.service import tokens
-from kernel_selector.service.access import Rates
+from kernel_selector.service.access import NEEDED, Rates
 from kernel_selector.service.app import create_app
 from kernel_selector.service.openapi.example_record import LINE
 from kernel_selector.service.settings import Settings
@@ -18,6 +19,7 @@ from selector import InvalidRequest, Selector
 
 SIZES = {"hyperparameters": {"hidden": 64, "batch": 8}}
 FROM_AFAR = "http://198.51.100.7"
+HERE = "http://127.0.0.1"
 
 
 @pytest.fixture
@@ -310,4 +312,38 @@ def test_tokens_that_could_never_be_read_are_not_called_unknown(database, monkey
     listed._tokens._due = 0.0
     listed.refresh()
     assert listed.grant(secret).name == "worker"
+    selector.close()
+
+
+def under_a_prefix(app, how):
+    """The service below `/kernels`: mounted by another application, or with a server's `--root-path`."""
+    if how == "root-path":
+        return TestClient(app, base_url=HERE, root_path="/kernels")
+    outer = Starlette()
+    outer.mount("/kernels", app)
+    return TestClient(outer, base_url=HERE)
+
+
+@pytest.mark.parametrize("how", ["mounted", "root-path"])
+def test_scopes_are_those_of_the_paths_below_a_prefix(database, how):
+    selector = Selector(database)
+    reader = headers(tokens.create_token(database, "reader"))
+    writer = headers(tokens.create_token(database, "writer", scopes=["measure", "admin", "read"]))
+    client = under_a_prefix(create_app(selector), how)
+    assert client.get("/kernels/healthz").status_code == 200
+    assert client.post("/kernels/v1/choices", json=SIZES).status_code == 200
+    for method, path in NEEDED:
+        assert client.request(method, f"/kernels{path}").status_code == 401, path
+        assert client.request(method, f"/kernels{path}", headers=reader).status_code == 403, path
+    assert client.get("/kernels/", headers={"authorization": "Bearer x"}).headers["www-authenticate"] == (
+        'Basic realm="kernel-selector: a token as password", charset="UTF-8"'
+    )
+    ndjson = {"content-type": "application/x-ndjson"}
+    lines = f"{LINE}\n" * 60  # more than a question may have
+    sent = client.post("/kernels/v1/measurements", content=lines, headers={**writer, **ndjson})
+    assert (sent.status_code, sent.json()["received"]) == (200, 60)
+    job = {"operator": "lstm", "problems": [SIZES], "devices": ["h200"]}
+    where = client.post("/kernels/v1/profiling-jobs", json=job, headers=writer).headers["location"]
+    assert where == "/kernels/v1/profiling-jobs/1"
+    assert client.get(where).status_code == 200
     selector.close()

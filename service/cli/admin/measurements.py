@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -133,19 +134,20 @@ def quarantined(
     from kernel_selector.db import submissions
     from selector.profiling.profile import opened
 
+    from ...ingest import corrections
+
     chosen = _chosen(author, batch, since)
     with opened(database) as store, store.read() as connection:
         found = list(submissions.quarantined(connection, chosen, limit=SHOWN + 1))
     if as_json:
-        rows = [{**row, "received_at": row["received_at"].isoformat()} for row in found[:SHOWN]]
-        output.print_json({"quarantined": rows, "more": len(found) > SHOWN})
+        output.print_json({"quarantined": list(map(_told, found[:SHOWN])), "more": len(found) > SHOWN})
         return
     table = output.table("id", "author", "batch", "received", "reason", numbers=("id", "batch"))
     for row in found[:SHOWN]:
         when = row["received_at"].isoformat()[:16]
         table.add_row(str(row["id"]), row["author"], str(row["batch"]), when, escape(row["reason"]))
     console = output.out()
-    console.print(table if found else "Nothing is set aside.")
+    console.print(table if found else f"Nothing{corrections.of_what(chosen)} is set aside.", markup=False)
     if len(found) > SHOWN:
         console.print(f"These are the first {SHOWN}: choose by --author, --batch or --since.")
 
@@ -198,6 +200,22 @@ def moment(text: str | None) -> datetime | None:
     except ValueError:
         raise InvalidRequest(f"--since {text!r}: expected a time such as 2026-11-27T10:00.") from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _told(row: dict[str, Any]) -> dict[str, Any]:
+    """A record that was set aside, JSON-ready; one that is no JSON object stays text, with the reason."""
+    told = {**row, "received_at": row["received_at"].isoformat()}
+    try:
+        record = json.loads(row["record"], parse_constant=_refuse)
+        if not isinstance(record, dict):
+            raise ValueError(f"{type(record).__name__} instead of an object")
+    except (ValueError, RecursionError) as error:
+        return {**told, "unreadable": f"the record is no JSON object, and stays text: {error}"}
+    return {**told, "record": record}
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no number of JSON")
 
 
 def _chosen(author: str | None, batch: int | None, since: str | None, ids: tuple[int, ...] = ()) -> Chosen:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import sqlite3
 import stat
@@ -327,3 +328,47 @@ def test_a_database_that_another_process_holds_is_named(path, tmp_path, monkeypa
         with pytest.raises(DatabaseError, match=f"could not be copied to {path}: database is locked"):
             restore(copy, path, author="ops")
     assert count(path) == 3
+
+
+@contextmanager
+def full_disk(monkeypatch, at):
+    """The file that is written to as the one numbered `at`, from 0, gets no more pages than it has."""
+    connect, numbers = sqlite3.connect, itertools.count()
+
+    def connected(path, *given, **more):
+        connection = connect(path, *given, **more)
+        if not more.get("uri") and next(numbers) == at:
+            connection.execute("PRAGMA max_page_count = 1")  # or as many as there are
+        return connection
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kernel_selector.db.engine.backup.sqlite3.connect", connected)
+        yield
+
+
+# of the files that are written: the copy of the backup, the look at what is there, the pages' sizes of both,
+# the database, and what it had
+@pytest.mark.parametrize("at", [0, 1, 4, 5])
+def test_a_full_disk_changes_nothing_and_leaves_nothing(path, tmp_path, make_record, monkeypatch, at):
+    """A sound database that could not be copied was taken for a damaged one, and moved away."""
+    copy = tmp_path / "copies" / "copy.sqlite"
+    copy.parent.mkdir()
+    back_up(path, copy)
+    with Database.open(copy) as larger, larger.write() as connection:
+        records.add(connection, [make_record(number) for number in range(100, 600)])
+    with Database.open(path) as service:  # it runs on
+        with full_disk(monkeypatch, at), pytest.raises(DatabaseError, match=r"full\. Check the space"):
+            restore(copy, path, author="ops")
+        with service.write() as connection:
+            records.add(connection, [make_record(9)])
+    assert [one.name for one in tmp_path.iterdir() if one.is_file()] == [path.name]
+    assert count(path) == 4
+
+
+def test_a_backup_for_which_there_is_no_room_is_not_left_behind(path, tmp_path, monkeypatch):
+    copy = tmp_path / "copy.sqlite"
+    with full_disk(monkeypatch, 0), pytest.raises(DatabaseError, match=r"full\. Check the space"):
+        back_up(path, copy)
+    assert not copy.exists()
+    back_up(path, copy)
+    assert count(copy) == 3

@@ -20,7 +20,7 @@ from kernel_selector.db import (
     default_path,
     records,
 )
-from kernel_selector.db.engine import migrations
+from kernel_selector.db.engine import migrations, sqlite
 
 ROOT = Path(__file__).parents[3]
 
@@ -136,6 +136,16 @@ def test_damage_inside_is_found_when_it_is_read(filled, total):
     filled.write_bytes(content)
     with pytest.raises(DatabaseCorrupt, match="is damaged"), Database.open(filled) as database:
         total(database)
+
+
+@pytest.mark.parametrize("writable", [True, False])
+def test_a_schema_that_is_no_text_is_damage(filled, writable, monkeypatch):
+    """SQLite quotes what is damaged in a message that Python cannot read then."""
+    content = filled.read_bytes()
+    filled.write_bytes(content.replace(b"(id), \n\tCONSTRAINT", b"(id), \n\tCO\xceSTRAINT"))
+    monkeypatch.setattr(sqlite, "is_writable", lambda _: writable)
+    with pytest.raises(DatabaseCorrupt, match="is damaged"):
+        Database.open(filled)
 
 
 def test_a_folder_is_not_a_database(tmp_path, refusal):
