@@ -77,6 +77,24 @@ def _rows(found: Iterable[Stored], seen: list[Stored]) -> Iterator[tuple[int, di
         yield one.id, {"author": one.author, "batch": one.batch}, one.record.to_json()
 
 
+def record_of(line: str) -> dict[str, Any]:
+    """A record that was set aside, JSON-ready as `record`: an object from its line.
+
+    A line that is none stays text, and `unreadable` says why.
+    """
+    try:
+        found = json.loads(line, parse_constant=_refuse)
+        if not isinstance(found, dict):
+            raise ValueError(f"{type(found).__name__} instead of an object")
+    except (ValueError, RecursionError) as error:
+        return {"record": line, "unreadable": f"the record is no JSON object, and stays text: {error}"}
+    return {"record": found}
+
+
+def _refuse(constant: str) -> float:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
 def _about(row: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "id": row["id"],
@@ -98,7 +116,7 @@ def _page(found: Iterable[tuple[int, dict[str, Any], str]], limit: int) -> Page:
         size += len(line)
         if len(items) == limit or (items and size > MOST_BYTES):
             return Page(items=items, next=cursor_after(last))
-        items.append({**about, "record": json.loads(line)})
+        items.append({**about, **record_of(line)})
         last = number
     return Page(items=items, next=None)
 

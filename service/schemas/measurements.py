@@ -37,7 +37,8 @@ class QuarantinedDocument(Answer):
     author: str = Field(description="Name of the token that it came with.")
     received_at: str = Field(description="When it came, in UTC.")
     reason: str = Field(description="What it contradicts.")
-    record: dict[str, Any] = Field(description=RECORD)
+    record: dict[str, Any] | str = Field(description=f"{RECORD} Text where it is no object.")
+    unreadable: str | None = Field(None, description="Why the record is text.")
 
 
 class QuarantinePage(Answer):

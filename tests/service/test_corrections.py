@@ -254,6 +254,7 @@ def test_a_record_that_is_no_object_any_more_stays_text_and_says_so(client, made
     (found,) = run("measurements", "quarantined")["quarantined"]
     assert found["record"] == line
     assert found["unreadable"].startswith("the record is no JSON object, and stays text: ")
+    assert client.get("/v1/quarantine").json()["items"] == [found]
 
 
 def test_cost_models_that_have_learned_from_it_are_named(client, made, run, database):  # noqa: F811

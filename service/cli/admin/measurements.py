@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -135,12 +134,17 @@ def quarantined(
     from selector.profiling.profile import opened
 
     from ...ingest import corrections
+    from ...pagination import record_of
 
     chosen = _chosen(author, batch, since)
     with opened(database) as store, store.read() as connection:
         found = list(submissions.quarantined(connection, chosen, limit=SHOWN + 1))
     if as_json:
-        output.print_json({"quarantined": list(map(_told, found[:SHOWN])), "more": len(found) > SHOWN})
+        rows = [
+            {**row, "received_at": row["received_at"].isoformat(), **record_of(row["record"])}
+            for row in found[:SHOWN]
+        ]
+        output.print_json({"quarantined": rows, "more": len(found) > SHOWN})
         return
     table = output.table("id", "author", "batch", "received", "reason", numbers=("id", "batch"))
     for row in found[:SHOWN]:
@@ -200,22 +204,6 @@ def moment(text: str | None) -> datetime | None:
     except ValueError:
         raise InvalidRequest(f"--since {text!r}: expected a time such as 2026-11-27T10:00.") from None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _told(row: dict[str, Any]) -> dict[str, Any]:
-    """A record that was set aside, JSON-ready; one that is no JSON object stays text, with the reason."""
-    told = {**row, "received_at": row["received_at"].isoformat()}
-    try:
-        record = json.loads(row["record"], parse_constant=_refuse)
-        if not isinstance(record, dict):
-            raise ValueError(f"{type(record).__name__} instead of an object")
-    except (ValueError, RecursionError) as error:
-        return {**told, "unreadable": f"the record is no JSON object, and stays text: {error}"}
-    return {**told, "record": record}
-
-
-def _refuse(constant: str) -> float:
-    raise ValueError(f"{constant} is no number of JSON")
 
 
 def _chosen(author: str | None, batch: int | None, since: str | None, ids: tuple[int, ...] = ()) -> Chosen:
