@@ -23,7 +23,7 @@ from benchmarks.common.result import RESULTS, BadResult, current_commit, pack
 from benchmarks.common.rows import Cell, Row, cells, missing
 from benchmarks.common.sessions import measure_all
 from benchmarks.common.store import Kind, Store
-from kernel_selector.kernels.contract import Problem, Record, Status
+from kernel_selector.kernels.contract import MeasurementFailed, Problem, Record, Status
 from kernel_selector.kernels.measure import COMPARE, Policy, Session, default_torch_device
 from kernel_selector.kernels.measure.sweeps import parse_seconds
 
@@ -186,19 +186,22 @@ def _prepare(
         for cell in todo
         if comparison.prepared(cell)
     ]
-    for problem, records in measure_all(
-        jobs,
-        [session.torch_device],
-        policy=comparison.preparing,
-        processes=options.prepare,
-        lane=comparison.lane,
-        deadline=start + PREPARING_SHARE * (end - start),
-        seed=options.seed,
-    ):
-        count += 1
-        hung[problem.key] = [record for record in records if record.status is Status.TIMEOUT]
-        for record in hung[problem.key]:
-            _say(f"  {problem.key}: {record.implementation} {record.reason}")
+    try:
+        for problem, records in measure_all(
+            jobs,
+            [session.torch_device],
+            policy=comparison.preparing,
+            processes=options.prepare,
+            lane=comparison.lane,
+            deadline=start + PREPARING_SHARE * (end - start),
+            seed=options.seed,
+        ):
+            count += 1
+            hung[problem.key] = [record for record in records if record.status is Status.TIMEOUT]
+            for record in hung[problem.key]:
+                _say(f"  {problem.key}: {record.implementation} {record.reason}")
+    except MeasurementFailed as error:  # memory may be short beside the others: what is left compiles later
+        _say(f"  A process that prepares could not start again: {error}")
     _say(f"Prepared {count} of {len(jobs)} problems in {time.monotonic() - start:.0f} s.")
     return hung
 

@@ -117,8 +117,7 @@ def judged(
             raise SystemExit(f"The database has measured {leaked} of these problems since {commit}: a leak.")
         found = contests(records, device.key)
         choices = asked(Selector(opened, frozen=True, shipped=False), found)
-    verdicts = list(map(verdict, found, choices))
-    return {
+    line = {
         "name": "sealed_set",
         "drawn_by": commit,
         "judged_by": current_commit(),
@@ -129,8 +128,9 @@ def judged(
         "drawn": len(wanted),
         "measured": len(measured),
         "records": f"sealed_set_{commit[:12]}_{device.key}.jsonl.xz",
-        **summed_up(verdicts),
     }
+    groups = summed_up(list(map(verdict, found, choices)))  # by device too, of which there is one here
+    return line | {name: value for name, value in groups.items() if name not in line}
 
 
 def known(database: Database, problems: set[Problem], device_key: str, since: datetime) -> int:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from benchmarks.common import comparison as program
 from benchmarks.common.comparison import Comparison
 from benchmarks.common.comparison import main as compare
 from benchmarks.common.result import read_result
@@ -19,7 +22,7 @@ from benchmarks.kernels import gate, recurrent, sublayers
 from benchmarks.kernels._gate_problems import LARGER, UNSAFE, Problems
 from benchmarks.kernels._sublayer_rows import FIGURES, MOST_SCORES, ROWS, lane, of_users, prepared, small
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import GateResult, Problem, Status
+from kernel_selector.kernels.contract import GateResult, MeasurementFailed, Problem, Status
 from kernel_selector.kernels.measure import ONCE
 from scripts.tables import TABLES, gates
 from scripts.tables import sublayers as tables
@@ -244,6 +247,20 @@ def test_large_problems_go_to_one_process_each_and_none_is_lost() -> None:
         lane=lambda problem: problem["hidden"] - 1,
     )
     assert {problem for problem, _ in done} == {problem for problem, _ in jobs}
+
+
+def test_a_process_that_prepares_and_cannot_start_again_ends_no_run(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def lost(*_: Any, **__: Any) -> Iterator[Any]:
+        yield problems(STAND_IN)[0], []
+        raise MeasurementFailed("no memory is left")
+
+    monkeypatch.setattr(program, "measure_all", lost)
+    session: Any = SimpleNamespace(torch_device="cuda:0")
+    options: Any = SimpleNamespace(prepare=2, seed=0)
+    assert [*program._prepare(sublayers.COMPARISON, [], session, options, float("inf")).values()] == [[]]
+    assert "could not start again: no memory is left" in capsys.readouterr().err
 
 
 def test_what_is_large_has_a_lane() -> None:

@@ -48,7 +48,7 @@ def judge(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_set_is_judged_once(judge: Any, tmp_path: Path) -> None:
     (line,) = judge(later(replay.sweep(DRAWN)))
-    assert line["drawn_by"] == COMMIT
+    assert (line["drawn_by"], line["device"]) == (COMMIT, replay.HERE.name)
     assert (line["drawn"], line["measured"], line["all"]["problems"]) == 3 * (len(DRAWN),)
     assert line["all"]["gmean"] >= 1
     assert sum(one["problems"] for one in line["mode"].values()) == len(DRAWN)
