@@ -109,6 +109,16 @@ def _unawaited_databases(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(sqlite, "_write_ahead", unawaited(sqlite._write_ahead))
 
 
+@pytest.fixture(autouse=True)
+def _forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring processes are forks of one that has imported torch; those of commands start as they do."""
+    if "kernel_selector.kernels.measure.child" in sys.modules:
+        from kernel_selector.kernels.measure.child import Child
+        from tests import forked
+
+        monkeypatch.setattr(Child, "_spawn", forked.spawn)
+
+
 @pytest.fixture
 def sqlite_database(tmp_path: Path):
     """An empty database of the current revision in a temporary folder."""
