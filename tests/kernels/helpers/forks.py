@@ -51,6 +51,8 @@ def run(request, loaded) -> int:
 
 def main(*program: str) -> None:
     loaded = runpy.run_path(*program, run_name="loaded") if program else None
+    if loaded:
+        loaded["prepare"]()
     for line in iter(sys.stdin.readline, ""):
         child = os.fork()
         if child == 0:

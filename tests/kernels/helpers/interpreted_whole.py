@@ -401,6 +401,15 @@ def faults_are_found() -> None:
             opcheck(made, tuple(PLAIN._replace(x=torch.randn(4, 40))))
 
 
+def prepare() -> None:
+    """Have torch.compile import what it needs, and all implementations known."""
+    for operator in registry.operators():
+        registry.implementations(operator)
+    doubled = torch.compile(lambda x: (2 * x).relu().sum(), fullgraph=True, backend="aot_eager")
+    doubled(torch.ones(2, 3, requires_grad=True)).backward()
+    torch._dynamo.reset()
+
+
 def main() -> None:
     interpreted.round_to_nearest()
     np.seterr(all="ignore")
