@@ -21,6 +21,8 @@ import pytest
 
 # a test knows the measurements that it has stored itself: what ships is on in the tests of it alone
 os.environ["SELECTOR_SHIPPED"] = "off"
+# what Inductor has compiled stays from run to run, also where the folder for temporary files does not
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).parents[1] / ".cache/inductor"))
 LOCAL_SERVER = "postgresql://postgres@127.0.0.1:5432/test"
 
 
