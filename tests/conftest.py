@@ -14,12 +14,15 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
 
 # a test knows the measurements that it has stored itself: what ships is on in the tests of it alone
 os.environ["SELECTOR_SHIPPED"] = "off"
+# what Inductor has compiled stays from run to run, also where the folder for temporary files does not
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(__file__).parents[1] / ".cache/inductor"))
 LOCAL_SERVER = "postgresql://postgres@127.0.0.1:5432/test"
 
 
@@ -107,6 +110,26 @@ def _unawaited_databases(monkeypatch: pytest.MonkeyPatch) -> None:
         from tests.empty_databases import unawaited
 
         monkeypatch.setattr(sqlite, "_write_ahead", unawaited(sqlite._write_ahead))
+
+
+@pytest.fixture(autouse=True)
+def _forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measuring processes are forks of one that has imported torch; those of commands start as they do."""
+    if "kernel_selector.kernels.measure.child" in sys.modules:
+        from kernel_selector.kernels.measure import child
+        from tests.forked import Forked
+
+        monkeypatch.setattr(child, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": Forked}))
+
+
+@pytest.fixture(scope="module")
+def forked_programs() -> Iterator[None]:
+    """Python programs that a test starts are forks of one that has imported the service."""
+    from tests.forked import Forked
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(subprocess, "Popen", Forked)
+        yield
 
 
 @pytest.fixture

@@ -26,6 +26,11 @@ DOCS = ROOT / "docs"
 MOST_LINES = 150  # of README.md
 FENCE = re.compile(r"^( *)```(\w+)([^\n]*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)
 LINK = re.compile(r"\]\((?!\w+:)([^)#\s]*)(?:#([^)\s]*))?\)")
+# comparisons of steps as short as in the tests of them: ten seconds each go into nothing that is shown
+BRIEF = """from selector.models.rewriting import arrangement_search, trials
+trials.LEAST_SECONDS = arrangement_search.LEAST_SECONDS = 0.2
+arrangement_search.MOST_SECONDS = 0.5
+"""
 HOSTS = [
     r"pypi\.",
     r"files\.python" + "hosted",
@@ -96,7 +101,8 @@ def test_no_document_but_the_changes_has_figures_of_a_plan(document: Path) -> No
     "source", [one.values[0] for one in examples("python") if one.id.startswith("README")]
 )
 def test_python_examples_of_the_readme_run(source: str, tmp_path: Path) -> None:
-    run_outside([sys.executable, "-c", source], tmp_path)
+    quick = BRIEF if "optimize" in source else ""
+    run_outside([sys.executable, "-c", quick + source], tmp_path)
 
 
 def test_commands_of_the_readme_run(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 Standard input is a line of JSON for each: the program and its arguments, its environment, and the files of
 its standard input, output and errors. Standard output is a line with its exit status. With a program as
-argument that one alone is run, and loaded once.
+argument that one alone is run, and loaded once. With TRITON_INTERPRET=1 in its environment Triton
+interprets the kernels of all of them.
 """
 
 from __future__ import annotations
@@ -19,8 +20,14 @@ import torch.distributed.tensor  # which autograd's functions look at
 from kernel_selector.kernels import gate, registry  # noqa: F401
 
 torch.ones(1, requires_grad=True).mul(2).backward(torch.ones(1))  # imports SymPy: half a second in each fork
+if os.environ.get("TRITON_INTERPRET") == "1":  # else those that compile run too seldom for it
+    import pytest  # noqa: F401
+    import triton.runtime.interpreter  # noqa: F401
 
-assert "triton" not in sys.modules, "whether kernels are interpreted is decided where they are imported"
+    for operator in registry.operators():
+        registry.implementations(operator)  # hashes each
+else:
+    assert "triton" not in sys.modules, "whether kernels are interpreted is decided where they are imported"
 
 
 def run(request, loaded) -> int:
@@ -44,6 +51,8 @@ def run(request, loaded) -> int:
 
 def main(*program: str) -> None:
     loaded = runpy.run_path(*program, run_name="loaded") if program else None
+    if loaded:
+        loaded["prepare"]()
     for line in iter(sys.stdin.readline, ""):
         child = os.fork()
         if child == 0:

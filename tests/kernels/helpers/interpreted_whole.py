@@ -133,8 +133,16 @@ def autocast_as_outside() -> None:
 
 def by_inductor() -> None:
     """Code that Inductor generates for a processor, of any batch: the bits of a call outside of it."""
+    as_by_inductor(ACTIVATIONS[0], LINEAR[0])
+
+
+def others_by_inductor() -> None:
+    as_by_inductor(ADDED[0], FEED_FORWARD[0])
+
+
+def as_by_inductor(*cases) -> None:
     warnings.filterwarnings("ignore", "`torch.jit.script_method`", DeprecationWarning)  # of its own import
-    for operator, name, more in (ACTIVATIONS[0], ADDED[0], LINEAR[0], FEED_FORWARD[0]):
+    for operator, name, more in cases:
         module = module_of(operator, name, **more)
         call = compiled(module, "inductor", dynamic=True)
         for batch in (4, 7):
@@ -399,6 +407,15 @@ def faults_are_found() -> None:
         made = torch_operator(name, norms.Call, norms.Results, contents)
         with pytest.raises(OpCheckError):
             opcheck(made, tuple(PLAIN._replace(x=torch.randn(4, 40))))
+
+
+def prepare() -> None:
+    """Have torch.compile import what it needs, and all implementations known."""
+    for operator in registry.operators():
+        registry.implementations(operator)
+    doubled = torch.compile(lambda x: (2 * x).relu().sum(), fullgraph=True, backend="aot_eager")
+    doubled(torch.ones(2, 3, requires_grad=True)).backward()
+    torch._dynamo.reset()
 
 
 def main() -> None:

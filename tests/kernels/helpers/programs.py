@@ -22,14 +22,17 @@ LOADED = {"interpreted_whole.py"}  # of which a second of each run went into imp
 
 
 @cache
-def forks(*loaded: str) -> subprocess.Popen[str]:
+def forks(*loaded: str, interpreted: bool = False) -> subprocess.Popen[str]:
     """The process that runs them, or that which runs the one that it has loaded."""
+    environment = {**os.environ, "PYTHONPATH": str(FOLDER.parents[2]), "OMP_NUM_THREADS": "1"}
+    if interpreted:
+        environment |= {"TRITON_INTERPRET": "1", "TRITON_DEFAULT_FP_FUSION": "1"}
     process = subprocess.Popen(
         [sys.executable, "-W", "error", str(FOLDER / "forks.py"), *loaded],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": str(FOLDER.parents[2]), "OMP_NUM_THREADS": "1"},
+        env=environment,
         start_new_session=True,
     )
     atexit.register(process.communicate)  # closes its input, which ends it
@@ -43,7 +46,10 @@ def run(program: str, *arguments: str, given: Iterable[Any] | None = None, timeo
         files = {name: str(Path(folder, name)) for name in ("input", "output", "errors")}
         Path(files["input"]).write_text(json.dumps(given if given is None else list(given)))
         command = {"arguments": [str(FOLDER / program), *arguments], "environment": dict(os.environ)}
-        process = forks(str(FOLDER / program)) if program in LOADED else forks()
+        if program in LOADED:
+            process = forks(str(FOLDER / program))
+        else:
+            process = forks(interpreted=program.startswith("interpreted"))
         print(json.dumps(command | files), file=process.stdin, flush=True)
         if not select.select([process.stdout], [], [], timeout)[0]:
             os.killpg(process.pid, signal.SIGKILL)

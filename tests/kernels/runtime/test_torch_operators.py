@@ -40,5 +40,6 @@ def test_in_the_interpreter(call):
 
 
 @pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed, by which Inductor compiles")
-def test_inductor_gives_the_same_bits():
-    assert run("interpreted_whole.py", "by_inductor") == []
+@pytest.mark.parametrize("call", ["by_inductor", pytest.param("others_by_inductor", marks=pytest.mark.full)])
+def test_inductor_gives_the_same_bits(call):
+    assert run("interpreted_whole.py", call) == []

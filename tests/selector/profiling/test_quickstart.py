@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -31,12 +34,39 @@ TINY = Space(
 )
 
 
+Ran = tuple[Database, QuickstartFinished, list]
+
+
 @pytest.fixture
 def replayed(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> ReplaySession:
     request.getfixturevalue("here")
     session = ReplaySession()
     monkeypatch.setattr(profiling, "session", lambda *_: nullcontext(session))
     return session
+
+
+@pytest.fixture(scope="module")
+def first_run() -> dict[Path, tuple[QuickstartFinished, list]]:
+    """File that the first test to ask for it has run in, and how it ended; empty before."""
+    return {}
+
+
+@pytest.fixture
+def ran(
+    replayed: ReplaySession,
+    first_run: dict[Path, tuple[QuickstartFinished, list]],
+    tmp_path: Path,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Ran]:
+    """Database in which it has run, how it ended, and its events; the session has forgotten it."""
+    if not first_run:
+        path = tmp_path_factory.mktemp("quickstart") / "first.sqlite"
+        with Database.open(path, create=True) as database:
+            first_run[path] = run(database)
+    ((path, ended),) = first_run.items()
+    replayed.measured.clear()
+    with Database.open(shutil.copyfile(path, tmp_path / "ran.sqlite")) as database:
+        yield (database, *ended)
 
 
 def run(database: Database, **options) -> tuple[QuickstartFinished, list]:
@@ -49,9 +79,8 @@ def of(events: list, kind: type) -> list:
     return [event for event in events if isinstance(event, kind)]
 
 
-@pytest.mark.usefixtures("replayed")
-def test_it_profiles_learns_and_checks(sqlite_database: Database) -> None:
-    finished, events = run(sqlite_database)
+def test_it_profiles_learns_and_checks(ran: Ran) -> None:
+    _, finished, events = ran
     assert of(events, ProfilingFinished)[0].measured == 20
     learned = of(events, TrainingFinished)[0]
     assert learned.fresh
@@ -71,27 +100,21 @@ def test_choices_are_made_before_their_problem_is_measured(
             assert not any(key == event.problem.key for key, _ in replayed.measured)
 
 
-def test_again_measures_nothing_and_shows_the_same_table(
-    sqlite_database: Database, replayed: ReplaySession
-) -> None:
-    first, _ = run(sqlite_database)
-    replayed.measured.clear()
-    second, events = run(sqlite_database)
+def test_again_measures_nothing_and_shows_the_same_table(ran: Ran, replayed: ReplaySession) -> None:
+    database, first, _ = ran
+    second, events = run(database)
     assert replayed.measured == []
     assert not of(events, TrainingStarted)
     assert [replace(row, stored=False) for row in second.checks] == list(first.checks)
     assert all(row.stored for row in second.checks)
 
 
-@pytest.mark.usefixtures("replayed")
-def test_a_model_that_has_seen_the_check_is_not_asked(
-    sqlite_database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_model_that_has_seen_the_check_is_not_asked(ran: Ran, monkeypatch: pytest.MonkeyPatch) -> None:
     from selector.training import train as learning
 
-    run(sqlite_database)
-    learning.train("lstm", sqlite_database)  # on the records of the check, too
-    with sqlite_database.read() as connection:
+    database, _, _ = ran
+    learning.train("lstm", database)  # on the records of the check, too
+    with database.read() as connection:
         peeked = models.latest(connection, operator="lstm").version
     asked = []
     choose = blind_check._compare
@@ -100,7 +123,7 @@ def test_a_model_that_has_seen_the_check_is_not_asked(
         "_compare",
         lambda choice, *rest, **more: asked.append(choice) or choose(choice, *rest, **more),
     )
-    run(sqlite_database)
+    run(database)
     assert asked
     assert peeked not in {choice.model_version for choice in asked}
     assert "exact" not in {choice.source for choice in asked}
@@ -167,15 +190,12 @@ def test_for_real_on_the_cpu(sqlite_database: Database, monkeypatch: pytest.Monk
         assert records.total(connection) >= 13
 
 
-def test_a_check_that_was_cut_short_is_still_blind(
-    sqlite_database: Database, replayed: ReplaySession
-) -> None:
-    first, _ = run(sqlite_database)
+def test_a_check_that_was_cut_short_is_still_blind(ran: Ran, replayed: ReplaySession) -> None:
+    database, first, _ = ran
     other = replay.record(first.checks[0].problem, "hoisted", time_ms=1e-6)
-    with sqlite_database.write() as connection:
+    with database.write() as connection:
         records.add(connection, records=[replace(other, implementation_version="of another day")])
-    replayed.measured.clear()
-    second, _ = run(sqlite_database, checks=5)
+    second, _ = run(database, checks=5)
     assert len({key for key, _ in replayed.measured}) == 1
     assert [row.stored for row in second.checks] == [True] * 4 + [False]
     assert [row.choice for row in second.checks[:4]] == [row.choice for row in first.checks]

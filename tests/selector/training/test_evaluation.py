@@ -146,6 +146,7 @@ def test_layers_of_published_models_are_held_out_together():
     assert found
 
 
+@pytest.mark.usefixtures("quick_learner")
 def test_a_split_that_leaves_nothing_is_said_and_not_judged(few):
     everything = np.ones(len(few.rows), dtype=bool)
     held_out, not_judged = held_out_shapes(few, memory=False), {}
@@ -168,6 +169,7 @@ def failing(monkeypatch, times):
     monkeypatch.setattr(CostModel, "fit", fails)
 
 
+@pytest.mark.usefixtures("quick_learner")
 def test_a_fold_that_cannot_be_learned_is_said_and_not_judged(few, monkeypatch):
     failing(monkeypatch, 1)
     held_out = held_out_shapes(few, memory=False)
@@ -206,6 +208,7 @@ def test_choices_are_those_of_a_database_without_the_judged_problems(few, sqlite
     assert {one.source for one in verdicts} <= {"model", "extrapolated", "near"}
 
 
+@pytest.mark.usefixtures("quick_learner")
 def test_a_planted_leak_is_found(few):
     test, model = unseen(few)
     both = test.copy()
@@ -220,6 +223,7 @@ def test_problems_that_differ_in_epsilon_alone_are_held_out_together():
     assert len({of_problem(one, replay.HERE) for one in some}) == 2
 
 
+@pytest.mark.usefixtures("quick_learner")
 def test_a_failed_or_unmeasured_choice_is_a_loss(few):
     test, model = unseen(few)
     first, *_ = Replayed(few).verdicts(test, model)
