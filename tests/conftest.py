@@ -14,7 +14,6 @@ import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TypeVar
 
 import pytest
@@ -110,26 +109,6 @@ def _unawaited_databases(monkeypatch: pytest.MonkeyPatch) -> None:
         from tests.empty_databases import unawaited
 
         monkeypatch.setattr(sqlite, "_write_ahead", unawaited(sqlite._write_ahead))
-
-
-@pytest.fixture(autouse=True)
-def _forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Measuring processes are forks of one that has imported torch; those of commands start as they do."""
-    if "kernel_selector.kernels.measure.child" in sys.modules:
-        from kernel_selector.kernels.measure import child
-        from tests.forked import Forked
-
-        monkeypatch.setattr(child, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": Forked}))
-
-
-@pytest.fixture(scope="module")
-def forked_programs() -> Iterator[None]:
-    """Python programs that a test starts are forks of one that has imported the service."""
-    from tests.forked import Forked
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess, "Popen", Forked)
-        yield
 
 
 @pytest.fixture

@@ -10,15 +10,11 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from kernel_selector.db import Database, DatabaseError, records
 from kernel_selector.kernels import registry
 
 ROOT = Path(__file__).parents[2]
 PROBLEMS = ["lstm", "hidden=4,6,8,10,12,14,16,18", "batch=1,2,3,4", "seq=8", "--device", "cpu"]
-
-pytestmark = pytest.mark.usefixtures("forked_programs")
 
 
 def start(database: Path, *options: str) -> subprocess.Popen[str]:
@@ -31,6 +27,7 @@ def start(database: Path, *options: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
         start_new_session=True,  # a process group of its own, as a terminal gives to a command
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # a shell's & ignores it
     )
 
 

@@ -21,7 +21,6 @@ from kernel_selector.service.cli import main
 from kernel_selector.service.cli.serve import is_loopback
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.usefixtures("forked_programs")
 
 
 def log_of(database: Path, ask: Callable[[int], object], *options: str, **settings: str) -> str:

@@ -28,7 +28,6 @@ from tests.service.conftest import measured_records
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"hidden": 256, "batch": 32}
-pytestmark = pytest.mark.usefixtures("forked_programs")
 
 
 def free_port():

@@ -29,8 +29,7 @@ WORKERS = 2
 START_S = 600.0  # of a busy machine; seconds otherwise
 SEEN_S = 2.0  # after which the supervisor has seen that a worker has started
 SOON_S = 20.0  # of what waits for no worker to start, nor for one that does not answer
-STARTING_S = 2.0  # of a worker, which would import meanwhile: some tests need one that has not started
-pytestmark = [pytest.mark.timeout(1800), pytest.mark.usefixtures("forked_programs")]
+pytestmark = pytest.mark.timeout(1800)
 
 
 @pytest.fixture(scope="module")
@@ -54,8 +53,7 @@ def serving(database: Path, most_ends: int = MOST_ENDS) -> Iterator[tuple[subpro
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     program = (
-        f"import sys; from kernel_selector.service.cli import main, serve; serve.MOST_ENDS = {most_ends}; "
-        f"from tests.forked import fork_workers; fork_workers({STARTING_S})"
+        f"import sys; from kernel_selector.service.cli import main, serve; serve.MOST_ENDS = {most_ends}"
     )
     command = [sys.executable, "-c", f"{program}; sys.exit(main())", "serve", "--port", str(port)]
     process = subprocess.Popen(

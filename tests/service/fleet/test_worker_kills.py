@@ -22,7 +22,6 @@ from selector.workloads.sampling import grid
 from tests.service.fleet.queue_workers import DEVICE, SOFTWARE, PretendedSession, start
 
 ROOT = Path(__file__).parents[3]
-pytestmark = pytest.mark.usefixtures("forked_programs")
 PROBLEMS = grid("lstm", {"hidden": ",".join(map(str, range(8, 32))), "batch": "1"})
 NAMES = ("torch_lstm", "unfused")
 
