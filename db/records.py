@@ -303,11 +303,11 @@ def total(connection: Connection) -> int:
     return counters.total(connection)
 
 
-def devices(connection: Connection) -> list[Device]:
+def devices(connection: Connection, *, trusted: bool = False) -> list[Device]:
     """The measured devices, one for each fingerprint, as last probed; sorted by name and host.
 
     Those of which nothing counts are left out. Authors who are not trusted are believed about kinds of device
-    that nobody else has measured.
+    that nobody else has measured, or, where `trusted`, about none.
     """
     measured = (
         select(tables.Measurement.id)
@@ -315,6 +315,8 @@ def devices(connection: Connection) -> list[Device]:
         .where(tables.Measurement.device_id == tables.Device.id, counting())
     )
     found = _last_probed(connection, measured.where(~untrusted()).exists())
+    if trusted:
+        return found
     known = {device.key for device in found}
     others = [one for one in _last_probed(connection, measured.exists()) if one.key not in known]
     return sorted([*found, *others], key=lambda one: (one.name, one.host)) if others else found

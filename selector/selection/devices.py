@@ -63,12 +63,17 @@ def check(device: Device) -> None:
     """Raise InvalidRequest where the figures of a GPU contradict each other, or those of its name."""
     if device.kind != "cuda":
         return
-    found = next(_contradictions(device), None)
+    found = contradiction(device)
     if found is not None:
         raise InvalidRequest(
             f"The figures of {shorten(device.name)} contradict each other: {found}. Sizes are in bytes, "
             "rates in bytes or operations per second; leave out (None) what is not known."
         )
+
+
+def contradiction(device: Device) -> str | None:
+    """Figures of a GPU that contradict each other, or those of its name, in words; None where none do."""
+    return next(_contradictions(device), None)
 
 
 def _contradictions(device: Device) -> Iterator[str]:

@@ -83,9 +83,13 @@ class Knowledge:
 
     @cached_property
     def devices(self) -> tuple[Device, ...]:
-        """The measured devices, one's own first, each with its host once."""
-        found = {device.fingerprint: device for device in self.own.devices}
-        for device in self.shipped.devices if self.shipped else ():
+        """The measured devices, one's own first, each with its host once.
+
+        What authors say of a device who are not trusted is behind what ships.
+        """
+        shipped = self.shipped.devices if self.shipped else ()
+        found: dict[str, Device] = {}
+        for device in (*self.own.trusted_devices, *shipped, *self.own.devices):
             found.setdefault(device.fingerprint, device)
         return tuple(found.values())
 

@@ -72,6 +72,7 @@ class Body:
         self.state: State = NOTHING, []
         self.records = 0
         self.devices: tuple[Device, ...] = ()
+        self.trusted_devices: tuple[Device, ...] = ()  # of authors who are trusted, and of the owner
         self.caveats: tuple[str, ...] = ()
         self._moment: Moment | None = None
         if database is not None:
@@ -106,7 +107,7 @@ class Body:
         body = cls(None)
         body._evidence |= evidence
         body._models |= models
-        body.devices = tuple(devices)
+        body.devices = body.trusted_devices = tuple(devices)
         body.imported |= {operator.name: operator for operator in imported}
         of_ours = [one for one in evidence.values() if isinstance(one, Evidence)]
         body.records = sum(len(group) for one in of_ours for group in one.groups.values())
@@ -140,6 +141,7 @@ class Body:
         self._moment = None if self._shipped else db.changes.moment(connection)
         self.records = db.records.total(connection)
         self.devices = tuple(db.records.devices(connection))
+        self.trusted_devices = tuple(db.records.devices(connection, trusted=True))
         self.imported = imported_operators(connection)
         self.records += sum(item.rows for item in self.imported.values())
         if not self.devices and not self.imported:

@@ -6,21 +6,26 @@ is set aside: a person may know better.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Record, Status
+from kernel_selector.kernels.contract import AmbiguousDevice, Device, Record, Status, UnknownDevice
+from kernel_selector.kernels.contract.device import VENDOR_WORDS
 from kernel_selector.kernels.contract.errors import shorten
 from kernel_selector.kernels.contract.hyperparameter import DTYPE
 from kernel_selector.kernels.contract.record import TIMINGS
+from kernel_selector.kernels.devices import known_devices, variants
+from selector.selection.devices import contradiction
 from selector.text.units import format_bytes, format_ms
 
 # far more than this package writes itself, whose longest reason among what ships has 353 characters
 LONGEST_NAME, LONGEST_TEXT, MOST_SAMPLES = 200, 1000, 10_000
 LONGEST_MS = 3_600_000.0  # candidates are stopped after minutes
-LONGEST_US = 10_000.0  # of a launch or a barrier, which take 2 to 20
+LONGEST_US = 200.0  # of a launch or a barrier, which take 2 to 20
 MOST_RATE = 1e18  # operations or bytes a second: a hundred times what the fastest device has
 MOST_BYTES = 2**50
+SIZES = ("memory_bytes", "l2_bytes", "shared_bytes_per_multiprocessor")
 # memory that a candidate may need beside its tensors, whose bytes are counted: workspaces of libraries and
 # what a graph holds. What runs out of memory with less than this has found a device in use
 WORKSPACE_BYTES, WORKSPACE_RATIO = 2**31, 1000
@@ -59,20 +64,39 @@ def impossible_device(device: Device) -> str | None:
     if unknown:
         known = ", ".join(DTYPE.choices)
         return f"a {device.name} with a rate for {shorten(unknown[0])}: expected dtypes among {known}"
+    if (named := _named_in_short(device)) is not None:
+        return f"a device {name}, which is short for {named}: expected the name that its driver gives"
     limits = {
         "launch_us": (device.launch_us, LONGEST_US),
         "barrier_us": (device.barrier_us, LONGEST_US),
         "copy_bytes_per_s": (device.copy_bytes_per_s, MOST_RATE),
-        "memory_bytes": (device.memory_bytes, MOST_BYTES),
+        **{name: (getattr(device, name), MOST_BYTES) for name in SIZES},
         **{
             f"matmul_flops_per_s[{dtype}]": (rate, MOST_RATE)
             for dtype, rate in device.matmul_flops_per_s.items()
         },
     }
     for name, (value, most) in limits.items():
-        if value is not None and value > most:
-            return f"a {device.name} with {name}={value:.3g}: expected {most:.3g} at most"
-    return None
+        if value is not None and not 0 < value <= most:
+            return f"a {device.name} with {name}={value:.3g}: expected more than 0 and {most:.3g} at most"
+    found = contradiction(device) if device.kind == "cuda" else None
+    return None if found is None else f"a {device.name} whose figures contradict each other: {found}"
+
+
+def _named_in_short(device: Device) -> str | None:
+    """Name of the GPU that a device's name is short for in questions, which would then be about this one.
+
+    Drivers name the maker too.
+    """
+    words = set(re.findall("[a-z]+", device.name.lower()))
+    if device.kind != "cuda" or device.key in known_devices() or words & VENDOR_WORDS:
+        return None
+    try:
+        return variants(device.name)[0].name
+    except AmbiguousDevice:
+        return "several devices"
+    except UnknownDevice:
+        return None
 
 
 def impossible_figures(record: Record, device: Device) -> str | None:

@@ -157,13 +157,14 @@ def of_what(chosen: Chosen) -> str:
 
 def _aside(connection: Any, chosen: Chosen) -> tuple[list[Aside], list[dict[str, Any]]]:
     """The chosen records that can be stored, and ids of the others with the reason."""
-    from kernel_selector.db import submissions
+    from kernel_selector.db import records, submissions
     from kernel_selector.db.corrections import Aside
 
     reader, found, kept = RecordReader(), list[Aside](), list[dict[str, Any]]()
     for row in list(submissions.quarantined(connection, chosen, limit=MOST_AT_ONCE)):
         try:
             record = reader.read(row["record"])
+            records.check(record)
             fault = "" if registry.is_valid(record.problem) else f"no operator here makes {record.problem}"
         except CorruptRecord as error:
             fault = str(error)

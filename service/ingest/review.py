@@ -12,7 +12,7 @@ software is, an implementation that ships as good may lack what it needs.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,7 @@ from selector.selection.confirmation import unconfirmed
 from selector.selection.evidence import FAILURES, WORDS, Measured
 from selector.text.units import format_ms
 
-from .bounds import impossible_device, impossible_figures, unknown_version
+from .bounds import SIZES, impossible_device, impossible_figures, unknown_version
 
 if TYPE_CHECKING:
     from selector.selection.evidence import Evidence
@@ -32,6 +32,10 @@ if TYPE_CHECKING:
 MOST_RATIO = 8.0  # between times of one problem on machines of one kind; hosts and drivers explain less
 # between rates that were probed on devices of one kind; a busy processor is several times slower
 MOST_RATE_RATIO, MOST_CPU_RATE_RATIO = 4.0, 16.0
+MOST_SIZE_RATIO = (
+    1.25  # between sizes of GPUs of one kind: error correction and drivers keep some of the memory
+)
+MOST_HOST_RATIO = 16.0  # between times of a launch: hosts that are busy take several times as long
 OVER_RATE = 2.0  # times the probed rate of matrix products that nothing exceeds
 CLOCK_S = 300.0  # that clocks may differ
 
@@ -102,19 +106,17 @@ class Review:
             return None
         if device.kind != known.kind:
             return f"a {device.name} of kind {device.kind!r}, where {known.kind!r} is known"
-        pairs = {
-            "copy_bytes_per_s": (device.copy_bytes_per_s, known.copy_bytes_per_s),
-            "memory_bytes": (device.memory_bytes, known.memory_bytes),
-        }
-        if device.kind != "cpu":  # on processors the first product in 16 bits was found 800 times too slow
-            pairs |= {
-                f"matmul_flops_per_s[{dtype}]": (rate, known.matmul_flops_per_s.get(dtype))
-                for dtype, rate in device.matmul_flops_per_s.items()
-            }
-        most = MOST_CPU_RATE_RATIO if device.kind == "cpu" else MOST_RATE_RATIO
-        for name, (given, expected) in pairs.items():
+        for name, most in _ratios(device):
+            given, expected = getattr(device, name), getattr(known, name)
             if given and expected and not _alike(given, expected, most):
                 return f"a {device.name} with {name}={given:.3g}, where {expected:.3g} is known"
+        for dtype, rate in device.matmul_flops_per_s.items() if device.kind != "cpu" else ():
+            expected = known.matmul_flops_per_s.get(dtype)
+            if rate and expected and not _alike(rate, expected, MOST_RATE_RATIO):
+                return (
+                    f"a {device.name} with matmul_flops_per_s[{dtype}]={rate:.3g}, "
+                    f"where {expected:.3g} is known"
+                )
         return None
 
     def _of_figures(self, record: Record) -> str | None:
@@ -221,6 +223,19 @@ def _same(evidence: Evidence, record: Record) -> list[Measured]:
     found = [group[record.implementation] for group in groups if record.implementation in group]
     own = Measured.of(record, evidence.versions.get(record.implementation))
     return [item for item in found if item.version == own.version]
+
+
+def _ratios(device: Device) -> Iterator[tuple[str, float]]:
+    """Properties of a device that others of its kind have too, each with the ratio that two may differ by.
+
+    Not the rates of a processor's products: the first one in 16 bits was found 800 times too slow.
+    """
+    if device.kind == "cpu":
+        yield from (("copy_bytes_per_s", MOST_CPU_RATE_RATIO), ("memory_bytes", MOST_CPU_RATE_RATIO))
+        return
+    yield "copy_bytes_per_s", MOST_RATE_RATIO
+    yield from ((name, MOST_SIZE_RATIO) for name in SIZES)
+    yield from ((name, MOST_HOST_RATIO) for name in ("launch_us", "barrier_us"))
 
 
 def _alike(one: float, other: float, ratio: float) -> bool:

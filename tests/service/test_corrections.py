@@ -257,6 +257,16 @@ def test_a_record_that_is_no_object_any_more_stays_text_and_says_so(client, made
     assert client.get("/v1/quarantine").json()["items"] == [found]
 
 
+def test_what_no_database_can_hold_stays_aside_and_the_rest_is_released(client, made):  # noqa: F811
+    receipt(client, made)
+    memory = replace(made[0].memory, peak_bytes=2**70)
+    receipt(client, [scaled(made[0], 30), replace(made[1], memory=memory)])
+    answer = post(client, "release", author="worker-7")
+    (kept,) = answer["kept"]
+    assert "peak_bytes=1180591620717411303424: expected an integer of at most 64 bits" in kept["reason"]
+    assert answer["measurements"] == 1
+
+
 def test_cost_models_that_have_learned_from_it_are_named(client, made, run, database):  # noqa: F811
     receipt(client, made)
     stored = StoredModel(

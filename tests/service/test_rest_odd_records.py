@@ -80,7 +80,26 @@ ABSURD = {
         {"device__matmul_flops_per_s": {"float13": 1.0}},
         "a rate for 'float13': expected dtypes among float64",
     ),
-    "a launch of ages": ({"device__launch_us": 1e300}, "launch_us=1e+300: expected 1e+04 at most"),
+    "a launch of ages": (
+        {"device__launch_us": 1e300},
+        "launch_us=1e+300: expected more than 0 and 200 at most",
+    ),
+    "no cache": ({"device__l2_bytes": 0}, "l2_bytes=0: expected more than 0"),
+    "another cache": ({"device__l2_bytes": 10**6}, "l2_bytes=1e+06, where "),
+    "half of the memory": ({"device__memory_bytes": 77 * 2**30}, "memory_bytes=8.27e+10, where 1.5"),
+    "another generation": (
+        {"device__compute_capability": [99, 0]},
+        "contradict each other: compute_capability=(99, 0), and a NVIDIA H200 has (9, 0)",
+    ),
+    "more multiprocessors": (
+        {"device__multiprocessors": 10**9},
+        "multiprocessors=1000000000, and a NVIDIA H200",
+    ),
+    "a name that questions have": (
+        {"device__name": "h200"},
+        "a device h200, which is short for NVIDIA H200: expected the name that its driver gives",
+    ),
+    "a name of several": ({"device__name": "A100 80GB"}, "expected the name that its driver gives"),
     "a slow run of ages": ({"forward__p80_ms": 1e300}, "forward of "),
     "more bytes than there are": ({"memory__peak_bytes": 2**62}, "where a NVIDIA H200 has 14"),
     "more kept than ever needed": ({"memory__peak_bytes": 1}, "held, where 1 B is the most at once"),

@@ -317,3 +317,14 @@ def test_a_thousand_poisoned_records_among_a_thousand_honest_ones_change_no_choi
     with database.write() as connection:
         tokens.trust(connection, name="u1", trusted=True)
     assert choices() != before  # it is trust that holds them back
+
+
+@pytest.mark.parametrize("author", ["u1", "t1"])
+def test_who_is_not_trusted_is_not_believed_about_a_device_that_ships(database, ships, author):
+    ships([record(A, 10), record(B, 1)])
+    slow = replace(H200, launch_us=150.0, memory_bytes=H200.memory_bytes - 2**30)
+    send(database, author, [record(A, 10, hidden=256, device=slow)])
+    with closing(Selector(database, shipped=True)) as selector:
+        believed = selector.device("h200")
+    expected = slow if author == "t1" else H200
+    assert (believed.launch_us, believed.memory_bytes) == (expected.launch_us, expected.memory_bytes)
