@@ -10,8 +10,9 @@ from difflib import get_close_matches
 from functools import cache
 
 from kernel_selector.kernels.contract import AmbiguousDevice, Device, UnknownDevice, UnsupportedDevice
+from kernel_selector.kernels.contract.device import VENDOR_WORDS
 from kernel_selector.kernels.contract.errors import shorten
-from kernel_selector.kernels.devices import known_devices
+from kernel_selector.kernels.devices import known_devices, variants
 
 from ..errors import InvalidRequest
 
@@ -99,6 +100,22 @@ def _contradictions(device: Device) -> Iterator[str]:
             yield f"{name}={mine}, and a {device.name} has {theirs}"
 
 
+def short_for(device: Device) -> str | None:
+    """Name of the GPU that a device's name is short for in questions, which would then be about the device.
+
+    None for names as drivers give them: these name the maker too.
+    """
+    words = set(re.findall("[a-z]+", device.name.lower()))
+    if device.kind != "cuda" or device.key in known_devices() or words & VENDOR_WORDS:
+        return None
+    try:
+        return variants(device.name)[0].name
+    except AmbiguousDevice:
+        return "several devices"
+    except UnknownDevice:
+        return None
+
+
 def local_names() -> tuple[str, ...]:
     """The devices of this machine by their names in torch."""
     import torch
@@ -138,8 +155,6 @@ def _meant(name: str, measured: Sequence[Device]) -> tuple[Device, str]:
 
     Those are the variant that is here, else one that was measured, else the commonest.
     """
-    from kernel_selector.kernels.devices import variants
-
     by_key = {device.key: device for device in reversed(measured)}  # the first of several hosts
     written = by_key.get(_slug(name)) or next((one for one in measured if one.name == name), None)
     if written is not None:

@@ -6,17 +6,14 @@ is set aside: a person may know better.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import AmbiguousDevice, Device, Record, Status, UnknownDevice
-from kernel_selector.kernels.contract.device import VENDOR_WORDS
+from kernel_selector.kernels.contract import Device, Record, Status
 from kernel_selector.kernels.contract.errors import shorten
 from kernel_selector.kernels.contract.hyperparameter import DTYPE
 from kernel_selector.kernels.contract.record import TIMINGS
-from kernel_selector.kernels.devices import known_devices, variants
-from selector.selection.devices import contradiction
+from selector.selection.devices import contradiction, short_for
 from selector.text.units import format_bytes, format_ms
 
 # far more than this package writes itself, whose longest reason among what ships has 353 characters
@@ -64,7 +61,7 @@ def impossible_device(device: Device) -> str | None:
     if unknown:
         known = ", ".join(DTYPE.choices)
         return f"a {device.name} with a rate for {shorten(unknown[0])}: expected dtypes among {known}"
-    if (named := _named_in_short(device)) is not None:
+    if (named := short_for(device)) is not None:
         return f"a device {name}, which is short for {named}: expected the name that its driver gives"
     limits = {
         "launch_us": (device.launch_us, LONGEST_US),
@@ -81,22 +78,6 @@ def impossible_device(device: Device) -> str | None:
             return f"a {device.name} with {name}={value:.3g}: expected more than 0 and {most:.3g} at most"
     found = contradiction(device) if device.kind == "cuda" else None
     return None if found is None else f"a {device.name} whose figures contradict each other: {found}"
-
-
-def _named_in_short(device: Device) -> str | None:
-    """Name of the GPU that a device's name is short for in questions, which would then be about this one.
-
-    Drivers name the maker too.
-    """
-    words = set(re.findall("[a-z]+", device.name.lower()))
-    if device.kind != "cuda" or device.key in known_devices() or words & VENDOR_WORDS:
-        return None
-    try:
-        return variants(device.name)[0].name
-    except AmbiguousDevice:
-        return "several devices"
-    except UnknownDevice:
-        return None
 
 
 def impossible_figures(record: Record, device: Device) -> str | None:
