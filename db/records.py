@@ -303,23 +303,26 @@ def total(connection: Connection) -> int:
     return counters.total(connection)
 
 
-def devices(connection: Connection, *, trusted: bool = False) -> list[Device]:
+def devices(connection: Connection) -> list[Device]:
     """The measured devices, one for each fingerprint, as last probed; sorted by name and host.
 
     Those of which nothing counts are left out. Authors who are not trusted are believed about kinds of device
-    that nobody else has measured, or, where `trusted`, about none.
+    that nobody else has measured.
     """
+    trusted, others = devices_by_trust(connection)
+    return sorted([*trusted, *others], key=lambda one: (one.name, one.host)) if others else trusted
+
+
+def devices_by_trust(connection: Connection) -> tuple[list[Device], list[Device]]:
+    """Devices that the owner and trusted authors measured, and those of kinds that nobody but others did."""
     measured = (
         select(tables.Measurement.id)
         .outerjoin(tables.Submission, tables.Submission.id == credited())
         .where(tables.Measurement.device_id == tables.Device.id, counting())
     )
     found = _last_probed(connection, measured.where(~untrusted()).exists())
-    if trusted:
-        return found
     known = {device.key for device in found}
-    others = [one for one in _last_probed(connection, measured.exists()) if one.key not in known]
-    return sorted([*found, *others], key=lambda one: (one.name, one.host)) if others else found
+    return found, [one for one in _last_probed(connection, measured.exists()) if one.key not in known]
 
 
 def _last_probed(connection: Connection, condition: ColumnElement[bool]) -> list[Device]:

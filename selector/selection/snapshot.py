@@ -140,8 +140,8 @@ class Body:
         self.state = state_of(connection)
         self._moment = None if self._shipped else db.changes.moment(connection)
         self.records = db.records.total(connection)
-        self.devices = tuple(db.records.devices(connection))
-        self.trusted_devices = tuple(db.records.devices(connection, trusted=True))
+        trusted, others = db.records.devices_by_trust(connection)
+        self.devices, self.trusted_devices = (*trusted, *others), tuple(trusted)
         self.imported = imported_operators(connection)
         self.records += sum(item.rows for item in self.imported.values())
         if not self.devices and not self.imported:

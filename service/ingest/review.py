@@ -32,9 +32,7 @@ if TYPE_CHECKING:
 MOST_RATIO = 8.0  # between times of one problem on machines of one kind; hosts and drivers explain less
 # between rates that were probed on devices of one kind; a busy processor is several times slower
 MOST_RATE_RATIO, MOST_CPU_RATE_RATIO = 4.0, 16.0
-MOST_SIZE_RATIO = (
-    1.25  # between sizes of GPUs of one kind: error correction and drivers keep some of the memory
-)
+MOST_SIZE_RATIO = 1.25  # between sizes of GPUs of one kind: drivers keep some of the memory
 MOST_HOST_RATIO = 16.0  # between times of a launch: hosts that are busy take several times as long
 OVER_RATE = 2.0  # times the probed rate of matrix products that nothing exceeds
 CLOCK_S = 300.0  # that clocks may differ
@@ -106,17 +104,9 @@ class Review:
             return None
         if device.kind != known.kind:
             return f"a {device.name} of kind {device.kind!r}, where {known.kind!r} is known"
-        for name, most in _ratios(device):
-            given, expected = getattr(device, name), getattr(known, name)
+        for name, given, expected, most in _properties(device, known):
             if given and expected and not _alike(given, expected, most):
                 return f"a {device.name} with {name}={given:.3g}, where {expected:.3g} is known"
-        for dtype, rate in device.matmul_flops_per_s.items() if device.kind != "cpu" else ():
-            expected = known.matmul_flops_per_s.get(dtype)
-            if rate and expected and not _alike(rate, expected, MOST_RATE_RATIO):
-                return (
-                    f"a {device.name} with matmul_flops_per_s[{dtype}]={rate:.3g}, "
-                    f"where {expected:.3g} is known"
-                )
         return None
 
     def _of_figures(self, record: Record) -> str | None:
@@ -225,17 +215,21 @@ def _same(evidence: Evidence, record: Record) -> list[Measured]:
     return [item for item in found if item.version == own.version]
 
 
-def _ratios(device: Device) -> Iterator[tuple[str, float]]:
-    """Properties of a device that others of its kind have too, each with the ratio that two may differ by.
+def _properties(device: Device, known: Device) -> Iterator[tuple[str, float | None, float | None, float]]:
+    """Properties of a device by name, with what is known of its kind and the ratio that both may differ by.
 
     Not the rates of a processor's products: the first one in 16 bits was found 800 times too slow.
     """
     if device.kind == "cpu":
-        yield from (("copy_bytes_per_s", MOST_CPU_RATE_RATIO), ("memory_bytes", MOST_CPU_RATE_RATIO))
-        return
-    yield "copy_bytes_per_s", MOST_RATE_RATIO
-    yield from ((name, MOST_SIZE_RATIO) for name in SIZES)
-    yield from ((name, MOST_HOST_RATIO) for name in ("launch_us", "barrier_us"))
+        ratios = dict.fromkeys(("copy_bytes_per_s", "memory_bytes"), MOST_CPU_RATE_RATIO)
+    else:
+        ratios = {"copy_bytes_per_s": MOST_RATE_RATIO, **dict.fromkeys(SIZES, MOST_SIZE_RATIO)}
+        ratios |= dict.fromkeys(("launch_us", "barrier_us"), MOST_HOST_RATIO)
+        for dtype, rate in device.matmul_flops_per_s.items():
+            expected = known.matmul_flops_per_s.get(dtype)
+            yield f"matmul_flops_per_s[{dtype}]", rate, expected, MOST_RATE_RATIO
+    for name, most in ratios.items():
+        yield name, getattr(device, name), getattr(known, name), most
 
 
 def _alike(one: float, other: float, ratio: float) -> bool:
