@@ -271,20 +271,24 @@ class Body:
             return None
 
     def _read(self, connection: Any, wanted: Iterable[Pair]) -> None:
-        """Read the measurements of each pair, and the cost models of the operators, that are not there."""
-        for pair in wanted:
-            if pair in self._evidence:
-                continue
-            imported = self.imported.get(pair[0])
-            if imported is None:
-                self._evidence[pair] = self._arranged(pair, [self._counting(connection, pair)])
-            else:
-                self._evidence[pair] = _imported(connection, imported, pair[1])
-        for operator in {operator for operator, _ in self._evidence} - self._models.keys():
+        """Read the measurements of each pair, and the cost models of the operators, that are not there.
+
+        Questions of other threads are answered once the measurements are there: the models are before.
+        """
+        found = {pair: self._newly(connection, pair) for pair in wanted if pair not in self._evidence}
+        for operator in {operator for operator, _ in (*self._evidence, *found)} - self._models.keys():
             try:
                 self._models[operator] = latest_model(connection, operator)
             except ModelVersionMismatch as error:  # raised when the model is needed, which it may not be
                 self._models[operator] = error
+        self._evidence |= found
+
+    def _newly(self, connection: Any, pair: Pair) -> Evidence | ImportedEvidence:
+        """The measurements of a pair, read from the database."""
+        imported = self.imported.get(pair[0])
+        if imported is None:
+            return self._arranged(pair, [self._counting(connection, pair)])
+        return _imported(connection, imported, pair[1])
 
     def _counting(
         self, connection: Any, pair: Pair, problem_keys: Sequence[str] | None = None

@@ -4,14 +4,16 @@ import pickle
 import random
 import re
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
+from threading import Event
 
 import pytest
 
 from kernel_selector.kernels import registry
 from selector import Choice, InvalidRequest, NothingFits, Query, UnknownHyperparameter
 from selector.cost_model.predictor import Predictor
-from selector.selection import answer_cache
+from selector.selection import answer_cache, snapshot
 from tests.selector import replay
 
 
@@ -101,6 +103,26 @@ def test_threads_that_ask_at_once_get_what_each_would_alone(trained, monkeypatch
         answers = list(threads.map(trained.choose_each, lists))
     for asked, found in zip(lists, answers, strict=True):
         assert found == [trained.choose(**one.hyperparameters) for one in asked]
+
+
+def test_a_question_beside_the_first_one_does_not_go_without_the_model(trained, monkeypatch):
+    reading, read = Event(), Event()
+    latest_model = snapshot.latest_model
+
+    def slow(*args, **more):
+        reading.set()
+        assert read.wait(30)
+        return latest_model(*args, **more)
+
+    monkeypatch.setattr(snapshot, "latest_model", slow)
+    with ThreadPoolExecutor(2) as threads:
+        first = threads.submit(trained.choose, hidden=70, batch=9)
+        assert reading.wait(30)
+        beside = threads.submit(trained.choose, hidden=71, batch=9)
+        with suppress(TimeoutError):
+            beside.result(timeout=0.2)
+        read.set()
+        assert [one.result().source for one in (first, beside)] == ["model", "model"]
 
 
 @pytest.mark.parametrize("given", [[("hidden", 8)], "hidden=8", 8])
