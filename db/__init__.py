@@ -24,6 +24,7 @@ from .engine.location import default_path
 from .errors import (
     DatabaseCorrupt,
     DatabaseError,
+    DatabaseFull,
     DatabaseLocked,
     DatabaseMissing,
     DatabaseReadOnly,
@@ -41,6 +42,7 @@ __all__ = [
     "Database",
     "DatabaseCorrupt",
     "DatabaseError",
+    "DatabaseFull",
     "DatabaseLocked",
     "DatabaseMissing",
     "DatabaseReadOnly",

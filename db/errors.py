@@ -32,6 +32,10 @@ class DatabaseLocked(DatabaseError):
     """Another process kept the database locked for longer than the busy timeout."""
 
 
+class DatabaseFull(DatabaseError):
+    """The disk of the database has no room left for what is to be written."""
+
+
 class DatabaseReadOnly(DatabaseError):
     """The database, or the transaction at hand, may be read but not written."""
 

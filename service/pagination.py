@@ -14,6 +14,7 @@ from selector.selection.confirmation import waiting_among
 
 if TYPE_CHECKING:
     from kernel_selector.db.records import Stored
+    from kernel_selector.db.submissions import Chosen
     from selector.selection.selector import Selector
 
 MOST_ITEMS = 1000
@@ -48,12 +49,12 @@ def measurements(selector: Selector, equal: Mapping[str, str], *, cursor: str | 
         return page
 
 
-def quarantined(selector: Selector, *, cursor: str | None, limit: int) -> Page:
+def quarantined(selector: Selector, chosen: Chosen, *, cursor: str | None, limit: int) -> Page:
     """Records that were set aside, with author, time and reason. Raises as `measurements`."""
     from kernel_selector.db import submissions
 
     with selector.database.read() as connection:
-        found = submissions.quarantined(connection, after=place(cursor), limit=limit + 1)
+        found = submissions.quarantined(connection, chosen, after=place(cursor), limit=limit + 1)
         return _page(((row["id"], _about(row), row["record"]) for row in found), limit)
 
 

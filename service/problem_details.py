@@ -69,8 +69,8 @@ KINDS: Mapping[str, Kind] = {
     "NoMeasurements": Kind("no-measurements", 503, "There are no measurements"),
     "ModelVersionMismatch": Kind("model-unusable", 503, "The cost model cannot be used"),
     "MeasurementFailed": Kind("device-unavailable", 503, "The device cannot be measured"),
-    "CorruptRecord": Kind(UNAVAILABLE, 503, "The measurement database cannot be read"),
-    "DatabaseError": Kind(UNAVAILABLE, 503, "The measurement database cannot be read"),
+    "CorruptRecord": Kind(UNAVAILABLE, 503, "The measurement database cannot be used"),
+    "DatabaseError": Kind(UNAVAILABLE, 503, "The measurement database cannot be used"),
     "SelectorError": Kind("unavailable", 503, "The selector cannot answer"),
 }
 
@@ -91,7 +91,8 @@ BY_STATUS: Mapping[int, Kind] = {
     429: Kind("too-many-requests", 429, "Too many requests"),
 }
 
-PASSING = frozenset({"DatabaseUnreachable", "DatabaseLocked"})  # errors of a database that comes back
+# errors of a database that comes back
+PASSING = frozenset({"DatabaseUnreachable", "DatabaseLocked", "DatabaseFull"})
 REFUSED = "the latest is refused: it is damaged, or of another version"
 CANNOT = "The database cannot be used; the service's log says more."
 FILL = "`selector quickstart` takes some."
@@ -100,6 +101,7 @@ REASONS: Mapping[str, str] = {  # by class of the error
     "DatabaseCorrupt": "The database is damaged, or is none; the service's log names it.",
     "DatabaseRevision": "It has another version's tables. `selector database upgrade` mends older ones; for "
     "newer ones the service has to be upgraded.",
+    "DatabaseFull": "The disk of the database has no room left, and nothing was stored.",
     "DatabaseLocked": "Another process keeps the database locked.",
     "DatabaseReadOnly": "The database is open for reading only.",
     "DatabaseUnreachable": "The database cannot be reached. Check that it runs; the service's log names it.",

@@ -7,7 +7,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -98,9 +98,10 @@ def restore(
             unread = _unreadable(target)
             if unread is None:
                 return _exchanged(staged, target, before, source, author)
-            found = _moved(target, before, unread)
+            found = Restored(before=before, undone=None, unread=unread)
         _note(staged, source, found, author)
-        _copy(staged, target)
+        with nullcontext() if found.before is None else _moved(target, found.before):
+            _copy(staged, target)
     return found
 
 
@@ -153,16 +154,29 @@ def _remove(path: Path) -> None:
         Path(f"{path}{end}").unlink(missing_ok=True)
 
 
-def _moved(target: Path, before: Path, unread: str) -> Restored:
-    """A file that cannot be read, with what belongs to it, moved beside an empty one in its place."""
+@contextmanager
+def _moved(target: Path, before: Path) -> Iterator[None]:
+    """A file that cannot be read, with what belongs to it, moved beside an empty one in its place.
+
+    It comes back where what is done to the empty one fails.
+    """
     owned = target.stat()
-    for end in BESIDE:
-        if os.path.exists(f"{target}{end}"):
-            os.replace(f"{target}{end}", f"{before}{end}")
-    os.replace(target, before)
-    sqlite.make_private(target)
-    _give(target, owned)
-    return Restored(before=before, undone=None, unread=unread)
+    _rename(target, before)
+    try:
+        sqlite.make_private(target)
+        _give(target, owned)
+        yield
+    except BaseException:
+        _remove(target)
+        _rename(before, target)
+        raise
+
+
+def _rename(path: Path, other: Path) -> None:
+    """Rename a database with what belongs to it."""
+    for end in (*BESIDE, ""):
+        if os.path.exists(f"{path}{end}"):
+            os.replace(f"{path}{end}", f"{other}{end}")
 
 
 def _compared(before: Path, source: Path) -> Restored:

@@ -12,6 +12,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from ..errors import (
     DatabaseCorrupt,
     DatabaseError,
+    DatabaseFull,
     DatabaseLocked,
     DatabaseMissing,
     DatabaseReadOnly,
@@ -25,6 +26,8 @@ AGAIN = "Try again, or ask for less at once."
 READ_ONLY = (
     "Make the file and its folder (or the account) writable; in Python, write inside `Database.write()`."
 )
+NO_ROOM = "has no room left on its disk"
+FREE = "Free some space; nothing was lost."
 UNREACHABLE = "Check that the server runs, and its host, port, user, password and database name."
 
 SQLITE_KINDS: dict[int, tuple[type[DatabaseError], str, str]] = {
@@ -35,11 +38,7 @@ SQLITE_KINDS: dict[int, tuple[type[DatabaseError], str, str]] = {
     sqlite3.SQLITE_NOTADB: (DatabaseCorrupt, "is not an SQLite database", DAMAGED),
     sqlite3.SQLITE_CANTOPEN: (DatabaseUnreachable, "cannot be opened", "Check its permissions."),
     sqlite3.SQLITE_IOERR: (DatabaseUnreachable, "cannot be read or written", "Check the disk."),
-    sqlite3.SQLITE_FULL: (
-        DatabaseError,
-        "has no room left on its disk",
-        "Free some space; nothing was lost.",
-    ),
+    sqlite3.SQLITE_FULL: (DatabaseFull, NO_ROOM, FREE),
 }
 POSTGRESQL_KINDS: dict[str, tuple[type[DatabaseError], str, str]] = {
     "55P03": (DatabaseLocked, "is locked", LOCKED),
@@ -49,6 +48,7 @@ POSTGRESQL_KINDS: dict[str, tuple[type[DatabaseError], str, str]] = {
     "08": (DatabaseUnreachable, "cannot be reached", UNREACHABLE),
     "28": (DatabaseUnreachable, "refuses this user", UNREACHABLE),
     "3D": (DatabaseUnreachable, "does not exist", UNREACHABLE),
+    "53100": (DatabaseFull, NO_ROOM, FREE),
     "53": (DatabaseUnreachable, "has no connection or memory left", UNREACHABLE),
     "57P": (DatabaseUnreachable, "was shut down", UNREACHABLE),
 }

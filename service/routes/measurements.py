@@ -9,12 +9,14 @@ from typing import Annotated, Any
 from fastapi import APIRouter, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
+from kernel_selector.db.submissions import Chosen
 from kernel_selector.kernels.contract import Status
 
 from ..ingest.intake import Intake, Receipt
 from ..openapi import examples
 from ..openapi.document import problem_response
-from ..pagination import MOST_ITEMS, measurements, quarantined
+from ..pagination import LARGEST_ID, MOST_ITEMS, measurements, quarantined
+from ..schemas.corrections import Instant
 from ..schemas.fields import Name
 from ..schemas.measurements import MeasurementPage, QuarantinePage, ReceiptDocument
 from ..strict_json import StrictRoute, require_type
@@ -56,9 +58,17 @@ def list_measurements(
     response_model=QuarantinePage,
     responses={422: problem_response("A parameter is wrong."), **CONDITIONAL, **INTERNAL, **UNAVAILABLE},
 )
-def list_quarantine(request: Request, cursor: Cursor = None, limit: Limit = 100) -> Response:
+def list_quarantine(
+    request: Request,
+    author: Word = None,
+    batch: Annotated[int | None, Query(ge=1, le=LARGEST_ID, description="What they came in with.")] = None,
+    since: Annotated[Instant | None, Query(description="What was received then or later.")] = None,
+    cursor: Cursor = None,
+    limit: Limit = 100,
+) -> Response:
     """Records that contradict what is known: no choice sees them. Needs a token with the scope `admin`."""
-    return conditional(request, asdict(quarantined(selector_of(request), cursor=cursor, limit=limit)))
+    chosen = Chosen(author=author, batch=batch, since=since)
+    return conditional(request, asdict(quarantined(selector_of(request), chosen, cursor=cursor, limit=limit)))
 
 
 @router.post(

@@ -120,6 +120,23 @@ def test_what_was_set_aside_is_released_and_set_aside_again(client, made):  # no
     assert choice(client) == before
 
 
+def test_what_was_set_aside_is_listed_by_author_batch_and_time(client, made):  # noqa: F811
+    receipt(client, made)
+    receipt(client, [scaled(made[0], 9)])
+    receipt(client, [scaled(made[0], 11)])
+    first, second = client.get("/v1/quarantine").json()["items"]
+
+    def ids(**chosen):
+        return [one["id"] for one in client.get("/v1/quarantine", params=chosen).json()["items"]]
+
+    assert ids(batch=second["batch"]) == ids(since=second["received_at"]) == [second["id"]]
+    assert ids(author=first["author"]) == [first["id"], second["id"]]
+    assert ids(author=first["author"], since=second["received_at"], limit=1) == [second["id"]]
+    assert ids(author="nobody") == ids(batch=1) == []
+    for wrong in ({"batch": 0}, {"batch": "x"}, {"since": "yesterday"}):
+        assert client.get("/v1/quarantine", params=wrong).status_code == 422
+
+
 def test_what_no_operator_makes_stays_aside(client, made):  # noqa: F811
     odd = json.loads(made[0].to_json())
     odd["problem"]["bias"] = 1

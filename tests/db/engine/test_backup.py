@@ -365,6 +365,23 @@ def test_a_full_disk_changes_nothing_and_leaves_nothing(path, tmp_path, make_rec
     assert count(path) == 4
 
 
+@pytest.mark.parametrize("at", [0, 1])
+def test_a_full_disk_leaves_a_damaged_database_where_it_is(path, tmp_path, monkeypatch, at):
+    """There was an empty file in its place."""
+    copy = tmp_path / "copies" / "copy.sqlite"
+    copy.parent.mkdir()
+    back_up(path, copy)
+    damaged = path.read_bytes()[:5000]
+    path.write_bytes(damaged)
+    with full_disk(monkeypatch, at), pytest.raises(DatabaseError, match=r"full\. Check the space"):
+        restore(copy, path, author="ops")
+    left = {one.name for one in tmp_path.iterdir() if one.is_file()}
+    assert left <= {path.name, f"{path.name}-wal", f"{path.name}-shm"}  # no copy, nor what was moved
+    assert path.read_bytes() == damaged
+    assert restore(copy, path, author="ops").before.read_bytes() == damaged
+    assert count(path) == 3
+
+
 def test_a_backup_for_which_there_is_no_room_is_not_left_behind(path, tmp_path, monkeypatch):
     copy = tmp_path / "copy.sqlite"
     with full_disk(monkeypatch, 0), pytest.raises(DatabaseError, match=r"full\. Check the space"):

@@ -14,6 +14,7 @@ from sqlalchemy import text
 from kernel_selector.db import (
     Database,
     DatabaseCorrupt,
+    DatabaseFull,
     DatabaseMissing,
     DatabaseRevision,
     DatabaseUnreachable,
@@ -34,6 +35,19 @@ def test_by_path_by_url_and_by_environment(filled, monkeypatch, total):
             assert database.url == f"sqlite:///{filled}"
     monkeypatch.setenv("SELECTOR_DATABASE_URL", str(filled))
     with Database.open() as database:
+        assert total(database) == 3
+
+
+def test_a_full_disk_is_said_and_nothing_is_stored(filled, make_record, total):
+    with Database.open(filled) as database:
+
+        def fill():
+            with database.write() as connection:
+                connection.exec_driver_sql("PRAGMA max_page_count = 1")  # or as many as there are
+                records.add(connection, [make_record(number) for number in range(100, 600)])
+
+        with pytest.raises(DatabaseFull, match=r"has no room left on its disk .* nothing was lost\.$"):
+            fill()
         assert total(database) == 3
 
 
