@@ -137,15 +137,20 @@ def newest(
         partition_by=(*thing, columns.policy), order_by=(measured_at.desc(), columns.id.desc())
     )
     figures = [columns[name] for name in rows.FIGURES if name != "measured_at"]
-    ranked = (
-        select(columns.id, *thing, *figures, measured_at.label("measured_at"), place.label("place"))
+    ranked = (  # without the figures, which would be sorted with it
+        select(columns.id, measured_at.label("measured_at"), place.label("place"))
         .outerjoin(tables.Submission, tables.Submission.id == columns.submission_id)
         .where(columns.device_id.in_(select(tables.Device.id).where(tables.Device.key == device_key)))
         .where(columns.implementation_id.in_(versions), counting())
         .where(apart_from(connection, columns.id, without), _of_problems(problem_keys))
         .subquery()
     )
-    query = select(ranked).where(ranked.c.place == 1).order_by(ranked.c.id)
+    query = (
+        select(columns.id, *thing, *figures, ranked.c.measured_at)
+        .join(ranked, ranked.c.id == columns.id)
+        .where(ranked.c.place == 1)
+        .order_by(columns.id)
+    )
     query = query.execution_options(yield_per=PAGE)
     return (found for _, found in _revive(connection, query, rows.figures_of))
 
