@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import cache, cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -125,17 +124,14 @@ class Knowledge:
         self._joint[pair] = found = self._with_what_ships(own, operator, device_key)
         return found
 
-    def others(self, operator: str, device: Device) -> Iterator[Device]:
+    def others(self, operator: str, device: Device) -> list[Device]:
         """The devices from which times of an operator may be carried over to a device, the best first.
 
         Raises as `measurements`.
         """
-        bodies = [body for body in (self.own, self.shipped) if body]
         found = alike(device, self.devices)
-        counts = {one.key: sum(body.counts[operator, one.key] for body in bodies) for one in found}
-        for one in best_first(device, found, counts):  # reads of the next ones what is asked for alone
-            if self.evidence(operator, one.key).problems:
-                yield one
+        counts = {key: len(self.evidence(operator, key).problems) for key in {one.key for one in found}}
+        return best_first(device, found, counts)
 
     def corrections(self, operator: str, device: Device, origin: Device) -> Corrections:
         """Corrections of times that are carried over between two devices. Raises as `measurements`."""

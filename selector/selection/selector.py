@@ -233,7 +233,7 @@ class Selector:
         Raises the errors of reading the database.
         """
         self._refresh()
-        return self._from_one_snapshot(lambda: list(self._knowledge.others(operator, device)))
+        return self._from_one_snapshot(lambda: self._knowledge.others(operator, device))
 
     def known_each(self, problems: Sequence[Problem], device: Device) -> list[Known | SelectorError]:
         """The figures that `choose` decides on, for each problem on a device, or the error that it met.

@@ -71,7 +71,6 @@ class Body:
         self.imported: dict[str, ImportedOperator] = {}
         self.state: State = NOTHING, []
         self.records = 0
-        self.counts: Counter[Pair] = Counter()  # of what was measured
         self.devices: tuple[Device, ...] = ()
         self.trusted_devices: tuple[Device, ...] = ()  # of authors who are trusted, and of the owner
         self.caveats: tuple[str, ...] = ()
@@ -110,10 +109,8 @@ class Body:
         body._models |= models
         body.devices = body.trusted_devices = tuple(devices)
         body.imported |= {operator.name: operator for operator in imported}
-        for pair, one in evidence.items():
-            if isinstance(one, Evidence):
-                body.counts[pair] = sum(len(group) for group in one.groups.values())
-        body.records = body.counts.total()
+        of_ours = [one for one in evidence.values() if isinstance(one, Evidence)]
+        body.records = sum(len(group) for one in of_ours for group in one.groups.values())
         body.records += sum(operator.rows for operator in body.imported.values())
         return body
 
@@ -142,9 +139,7 @@ class Body:
 
         self.state = state_of(connection)
         self._moment = None if self._shipped else db.changes.moment(connection)
-        for row in db.records.counts(connection):
-            self.counts[row["operator"], row["device_key"]] += row["count"]
-        self.records = self.counts.total()
+        self.records = db.records.total(connection)
         trusted, others = db.records.devices_by_trust(connection)
         self.devices, self.trusted_devices = (*trusted, *others), tuple(trusted)
         self.imported = imported_operators(connection)

@@ -328,3 +328,22 @@ def test_who_is_not_trusted_is_not_believed_about_a_device_that_ships(database, 
         believed = selector.device("h200")
     expected = slow if author == "t1" else H200
     assert (believed.launch_us, believed.memory_bytes) == (expected.launch_us, expected.memory_bytes)
+
+
+def test_how_much_an_untrusted_token_sends_of_a_gpu_decides_for_no_other(database):
+    """Of GPUs unlike the asked one that answers of which the most was measured: of it, what counts."""
+    question = {**QUESTION, "device": "nvidia-l4"}
+    mine = [record(name, ms, hidden=hidden) for hidden in (512, 1024) for name, ms in ((A, 1.0), (B, 2.0))]
+    mine += [record(name, ms, device=H100) for name, ms in ((A, 2.0), (B, 1.0))]
+    lie = [
+        record(name, ms, hidden=hidden, device=H100)
+        for hidden in range(576, 1088, 64)
+        for name, ms in ((A, 2.0), (B, 1.0))
+    ]
+    send(database, "t1", mine)
+    selector = Selector(database, shipped=False)
+    before = selector.choose("lstm", **question)
+    send(database, "u1", lie)
+    after = selector.choose("lstm", **question)
+    assert before.implementation == A
+    assert (after.implementation, after.candidates) == (before.implementation, before.candidates)
