@@ -50,7 +50,7 @@ def made(count: int) -> list[str]:
     lines = []
     for number in range(count):
         kind = number // REPEATED
-        problem = lstm.problem(hidden=1 + kind % 4096, batch=1 + kind // 4096)
+        problem = lstm.problem(hidden=1 + kind % 512, batch=1 + kind // 512)
         moment = first.measured_at + timedelta(seconds=number)
         lines.append(replace(first, problem=problem, measured_at=moment).to_json() + "\n")
     return ["".join(lines[start : start + BODY]) for start in range(0, count, BODY)]

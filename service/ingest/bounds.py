@@ -24,8 +24,9 @@ MOST_RATE = 1e18  # operations or bytes a second: a hundred times what the faste
 MOST_BYTES = 2**50
 SIZES = ("memory_bytes", "l2_bytes", "shared_bytes_per_multiprocessor")
 # memory that a candidate may need beside its tensors, whose bytes are counted: workspaces of libraries and
-# what a graph holds. What runs out of memory with less than this has found a device in use
-WORKSPACE_BYTES, WORKSPACE_RATIO = 2**31, 1000
+# what a graph holds. Of what ships none needs more than 57 times its tensors beside 2 GiB. What runs out of
+# memory with less than this has found a device in use
+WORKSPACE_BYTES, WORKSPACE_RATIO = 2**31, 64
 
 
 def too_long(record: Record) -> str | None:

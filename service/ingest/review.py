@@ -24,6 +24,7 @@ from selector.selection.evidence import FAILURES, WORDS, Measured
 from selector.text.units import format_ms
 
 from .bounds import SIZES, impossible_device, impossible_figures, unknown_version
+from .figures import Least, impossible
 
 if TYPE_CHECKING:
     from selector.selection.evidence import Evidence
@@ -34,7 +35,6 @@ MOST_RATIO = 8.0  # between times of one problem on machines of one kind; hosts 
 MOST_RATE_RATIO, MOST_CPU_RATE_RATIO = 4.0, 16.0
 MOST_SIZE_RATIO = 1.25  # between sizes of GPUs of one kind: drivers keep some of the memory
 MOST_HOST_RATIO = 16.0  # between times of a launch: hosts that are busy take several times as long
-OVER_RATE = 2.0  # times the probed rate of matrix products that nothing exceeds
 CLOCK_S = 300.0  # that clocks may differ
 
 
@@ -52,7 +52,7 @@ class Review:
         self._judged: tuple[Problem, bool] | None = None  # the last problem
         self._devices: dict[str, str | None] = {}
         self._known: dict[str, Device | None] = {}
-        self._least_ms: dict[tuple[str, str, str], float] = {}
+        self._least: dict[tuple[str, str, str], Least] = {}
         self._evidence: dict[tuple[str, str], Evidence] = {}
         self._waiting: dict[tuple[str, str], dict[int, str]] = {}
         self._times: dict[tuple[str, ...], dict[str | None, list[float]]] = {}
@@ -75,6 +75,7 @@ class Review:
             self._of_device(record.device)
             or impossible_figures(record, self._device(record.device.key) or record.device)
             or self._of_version(record)
+            or impossible(record, self._least_of(record))
             or self._of_figures(record)
         )
 
@@ -113,10 +114,7 @@ class Review:
         if record.status in FAILURES:
             good = sum(map(len, self._sent(record).values()))
             return f"{WORDS[record.status]}, where {good} records are good" if good else None
-        if record.total is None:
-            return None
-        time_ms = record.total.undisturbed_ms
-        return self._too_fast(record, time_ms) or self._outlier(record, time_ms)
+        return None if record.total is None else self._outlier(record, record.total.undisturbed_ms)
 
     def _outlier(self, record: Record, time_ms: float) -> str | None:
         """Objection to a time that is far from what all authors say of the same, each counting once."""
@@ -178,24 +176,13 @@ class Review:
             self._evidence[pair] = self._selector.evidence(*pair)
         return self._evidence[pair]
 
-    def _too_fast(self, record: Record, time_ms: float) -> str | None:
-        least_ms = self._least(record)
-        if time_ms >= least_ms:
-            return None
-        words = f"where its operations take {format_ms(least_ms)} at {OVER_RATE:g} times the device's rate"
-        return f"{format_ms(time_ms)}, {words}"
-
-    def _least(self, record: Record) -> float:
-        """Milliseconds that the operations take at a rate which nothing reaches; 0 when that is not known."""
+    def _least_of(self, record: Record) -> Least:
+        """The least that a record's problem takes."""
         key = record.problem.key, record.implementation, record.device.key
-        if key not in self._least_ms:
+        if key not in self._least:
             device = self._device(record.device.key) or record.device
-            # a busy processor's probe says too little, by factors
-            rates = {} if device.kind == "cpu" else device.matmul_flops_per_s
-            item = registry.implementation(record.problem.operator, record.implementation)
-            flops = item.work(record.problem).flops
-            self._least_ms[key] = flops / max(rates.values()) / OVER_RATE * 1e3 if rates else 0.0
-        return self._least_ms[key]
+            self._least[key] = Least.of(record.problem, record.implementation, device)
+        return self._least[key]
 
     def _device(self, key: str) -> Device | None:
         """What is known of a kind of device, None when nothing is."""

@@ -39,7 +39,7 @@ def measured_records():
                 measured_at=datetime(2026, 1, 1, tzinfo=UTC),
                 forward=Timing(p20_ms=rank, p50_ms=rank * 1.01, p80_ms=rank * 1.02, samples=9),
                 forward_backward=Timing(p20_ms=2 * rank, p50_ms=2.02 * rank, p80_ms=2.04 * rank, samples=9),
-                memory=Memory(peak_bytes=2**20 * rank, held_bytes=2**19 * rank, workspace_bytes=2**18 * rank),
+                memory=Memory(peak_bytes=2**25 * rank, held_bytes=2**24 * rank, workspace_bytes=2**23 * rank),
             )
 
 
