@@ -23,7 +23,7 @@ from ..cost_model.domain import differences, seen_alike, unlike, words_of
 from ..cost_model.estimate import Estimate, Tier
 from ..cost_model.features.work_ratios import work_ratios
 from .host_shares import HostShares
-from .neighbours import MAX_DISTANCE, Neighbours, Similar, distance, structure
+from .neighbours import MAX_DISTANCE, Neighbours, Similar, distance, is_no_smaller, structure
 from .records import Possible
 
 if TYPE_CHECKING:
@@ -393,10 +393,10 @@ class Evidence:
         """Reasons for exclusion and reasons for doubt, each by implementation.
 
         Excluded at the problem: by the newest record of this host. Near it: by running out of memory on a
-        problem that is no larger in any dimension, or by another failure within a neighbour's distance; a
-        good record at the problem itself outweighs that, where it was judged by a gate as new. Wrong results
-        count on every host. The default, the last resort, is excluded by failures at the problem and by
-        memory; others make it doubtful.
+        problem that is no larger in any dimension, unless it is good at one that is no smaller than that, or
+        by another failure within a neighbour's distance; a good record at the problem itself outweighs that,
+        where it was judged by a gate as new. Wrong results count on every host. The default, the last resort,
+        is excluded by failures at the problem and by memory; others make it doubtful.
         """
         newest = self._newest(problem, here)
         excluded = {
@@ -409,10 +409,31 @@ class Evidence:
             is_known = name in newest and newest[name].outweighs(measured)
             if is_known or not _counts(setting, measured, here) or not _concerns(problem, other, measured):
                 continue
+            if measured.status is Status.OUT_OF_MEMORY and self.good_beyond(other, name) is not None:
+                continue
             kept = name == default and measured.status is not Status.OUT_OF_MEMORY
             words = f"{WORDS[measured.status]} on {other}: {measured.reason}"
             (doubtful if kept else excluded).setdefault(name, words)
         return excluded, {name: words for name, words in doubtful.items() if name not in excluded}
+
+    def good_beyond(self, problem: Problem, name: str) -> Problem | None:
+        """A problem that is no smaller in any dimension, at which an implementation as it is now is good."""
+        there = self._good.get((name, structure(problem)), ())
+        return next((other for other in there if is_no_smaller(other, problem)), None)
+
+    @cached_property
+    def _good(self) -> Mapping[tuple[str, tuple[object, ...]], list[Problem]]:
+        """Problems at which implementations as they are now are good; looked at where memory ran out."""
+        found: dict[tuple[str, tuple[object, ...]], list[Problem]] = defaultdict(list)
+        for problem in self.problems.values():
+            groups = self.measured_at(problem).values()
+            good = {name for group in groups for name, one in group.items() if self._is_good(name, one)}
+            for name in good:
+                found[name, structure(problem)].append(problem)
+        return found
+
+    def _is_good(self, name: str, measured: Measured) -> bool:
+        return measured.status is Status.OK and measured.version == self.versions.get(name)
 
     def failed_alike(self, problem: Problem) -> Iterable[Failure]:
         """Failures on problems of the same structure."""
@@ -449,11 +470,7 @@ def _counts(setting: Setting, measured: Measured, here: Device) -> bool:
 def _concerns(problem: Problem, other: Problem, measured: Measured) -> bool:
     """Whether a failure on one problem is to be expected on another one of the same structure."""
     if measured.status is Status.OUT_OF_MEMORY:
-        return all(
-            value >= other[name]
-            for name, value in problem.values
-            if isinstance(value, int) and not isinstance(value, bool)
-        )
+        return is_no_smaller(problem, other)
     return distance(problem, other) <= MAX_DISTANCE
 
 

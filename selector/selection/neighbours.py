@@ -54,6 +54,13 @@ def _placed(problem: Problem) -> tuple[tuple[object, ...], list[float]]:
     return found
 
 
+def is_no_smaller(problem: Problem, other: Problem) -> bool:
+    """Whether a problem has the structure of another one, and no size that is less."""
+    return structure(problem) == structure(other) and all(
+        mine >= theirs for mine, theirs in zip(sizes(problem), sizes(other), strict=True)
+    )
+
+
 def distance(problem: Problem, other: Problem) -> float:
     """Euclidean distance in log2 of the sizes; only meaningful for problems of one structure."""
     return math.dist(sizes(problem), sizes(other))

@@ -6,7 +6,8 @@ the device's own rate, that no machine can give (`bounds`), or that fails where 
 choices: a person decides about it. The first record of anything has nothing to contradict. What came later
 does not replace the evidence: a time is held against all that count, by author, and against what ships with
 this package as of one more author. A failure is held against what was measured here alone: where other
-software is, an implementation that ships as good may lack what it needs.
+software is, an implementation that ships as good may lack what it needs. To run out of memory is held against
+all that is good at a problem that is no smaller.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Problem, Record, UnknownDevice
+from kernel_selector.kernels.contract import Device, Problem, Record, Status, UnknownDevice
 from kernel_selector.kernels.contract.errors import number_of
 from selector.selection.confirmation import unconfirmed
 from selector.selection.evidence import FAILURES, WORDS, Measured
@@ -112,9 +113,18 @@ class Review:
 
     def _of_figures(self, record: Record) -> str | None:
         if record.status in FAILURES:
-            good = sum(map(len, self._sent(record).values()))
-            return f"{WORDS[record.status]}, where {good} records are good" if good else None
+            return self._of_failure(record)
         return None if record.total is None else self._outlier(record, record.total.undisturbed_ms)
+
+    def _of_failure(self, record: Record) -> str | None:
+        """Objection to a failure where the same was good here, and to a lack of memory that does for more."""
+        words = WORDS[record.status]
+        if good := sum(map(len, self._sent(record).values())):
+            return f"{words}, where {good} records are good"
+        if record.status is not Status.OUT_OF_MEMORY:
+            return None
+        beyond = self._of(record).good_beyond(record.problem, record.implementation)
+        return None if beyond is None else f"{words}, where {record.implementation} is good at {beyond}"
 
     def _outlier(self, record: Record, time_ms: float) -> str | None:
         """Objection to a time that is far from what all authors say of the same, each counting once."""

@@ -109,6 +109,35 @@ def test_a_figure_that_can_be_counts(client, values):  # noqa: F811
     assert (answer["added"], answer["quarantined"]) == (1, [])
 
 
+LARGE = {
+    "problem__batch": 4096,
+    "problem__seq": 512,
+    "memory": {"peak_bytes": 2**36, "held_bytes": 2**35, "workspace_bytes": 0, "kept_argument_bytes": 0},
+    **dict.fromkeys(("forward", "forward_backward"), timing(2000.0)),
+}
+SMALLER = {**LARGE, "problem__batch": 4000, **FAILED}
+MEMORY = {
+    "less of it": (SMALLER, True),
+    "as much": ({**LARGE, **FAILED, "environment__driver": "another"}, True),
+    "more in one size": ({**SMALLER, "problem__seq": 513}, False),
+    "less of another layer": ({**SMALLER, "problem__bidirectional": True}, False),
+    "less by another": ({**SMALLER, "implementation": "hoisted"}, False),
+    "less by another failure": ({**SMALLER, "status": "crashed"}, False),
+}
+
+
+@pytest.mark.parametrize(("values", "contradicts"), MEMORY.values(), ids=MEMORY)
+def test_too_little_memory_is_set_aside_where_it_does_for_more(client, values, contradicts):  # noqa: F811
+    assert send(client, [changed(**LARGE)]).json()["added"] == 1
+    version = registry.implementation("lstm", values.get("implementation", "torch_lstm")).version
+    answer = send(client, [changed(**{**values, "implementation_version": version})]).json()
+    assert len(answer["quarantined"]) == contradicts, answer
+    if contradicts:
+        detail = answer["quarantined"][0]["detail"]
+        assert detail.startswith("ran out of memory, where ")
+        assert "good" in detail
+
+
 def test_what_ships_is_within_the_bounds():
     """Of every fortieth measurement of all operators and devices."""
     from kernel_selector.db import records

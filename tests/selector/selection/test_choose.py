@@ -169,6 +169,21 @@ def test_a_good_record_outweighs_a_failure_nearby(selector_of):
     assert selector_of(found).choose(hidden=64, batch=8).implementation == OTHERS[0]
 
 
+@pytest.mark.parametrize("version", ["", "older"])
+def test_what_is_good_at_a_larger_problem_has_memory_for_less(selector_of, version):
+    large = measured({OTHERS[0]: 9.0}, problem=LSTM.problem(hidden=64, batch=512))
+    if version:
+        large = [replace(one, implementation_version=version) for one in large]
+    failed = replay.failed(PROBLEM, OTHERS[0], Status.OUT_OF_MEMORY)
+    selector = selector_of([*measured({LSTM.default: 2.0, OTHERS[1]: 1.5}), failed, *large])
+    excluded = {
+        batch: {one.name for one in selector.choose(hidden=64, batch=batch).candidates if one.excluded}
+        for batch in (8, 9, 64)
+    }
+    assert OTHERS[0] in excluded[8]  # where it was measured
+    assert [OTHERS[0] in excluded[batch] for batch in (9, 64)] == [bool(version)] * 2
+
+
 def test_failed_default_is_excluded_at_the_problem(selector_of):
     found = [*measured({OTHERS[0]: 1.0}), replay.failed(PROBLEM, LSTM.default, Status.OUT_OF_MEMORY)]
     assert selector_of(found).choose(hidden=64, batch=8).implementation == OTHERS[0]
