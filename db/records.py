@@ -155,15 +155,17 @@ def newest(
     return (found for _, found in _revive(connection, query, rows.figures_of))
 
 
-def times_by_author(
+def figures_by_author(
     connection: Connection, record: Record, versions: Collection[str], *, without: Collection[int] = ()
-) -> dict[str | None, list[float]]:
-    """Undisturbed milliseconds of the good records of a record's problem and implementation that count, in
-    some of its versions and on its kind of device, by author (None: measured here), but for some ids.
+) -> dict[str | None, list[dict[str, float]]]:
+    """Figures of the good records of a record's problem and implementation that count, in some of its
+    versions and on its kind of device, by author (None: measured here), but for some ids.
+
+    Milliseconds by the timing's name, those of graphs as 20th percentiles and others undisturbed, and bytes.
     """
-    total = tables.Measurement.__table__.c[f"{rows.TOTALS[record.problem['mode']]}_{rows.UNDISTURBED}"]
+    columns = tables.Measurement.__table__.c
     query = (
-        select(tables.Submission.author, total)
+        select(tables.Submission.author, *(columns[column] for column in rows.COMPARED.values()))
         .select_from(tables.Measurement)
         .join(tables.Problem)
         .join(tables.Device)
@@ -173,12 +175,13 @@ def times_by_author(
         .where(tables.Implementation.operator == record.problem.operator)
         .where(tables.Implementation.name == record.implementation)
         .where(tables.Implementation.version.in_(list(versions)))
-        .where(tables.Measurement.status == Status.OK.value, total.is_not(None), counting())
+        .where(tables.Measurement.status == Status.OK.value, counting())
         .where(apart_from(connection, tables.Measurement.id, without))
     )
-    found: dict[str | None, list[float]] = {}
-    for author, time_ms in connection.execute(query):
-        found.setdefault(author, []).append(time_ms)
+    found: dict[str | None, list[dict[str, float]]] = {}
+    for author, *values in connection.execute(query):
+        named = zip(rows.COMPARED, values, strict=True)
+        found.setdefault(author, []).append({name: value for name, value in named if value is not None})
     return found
 
 

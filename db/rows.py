@@ -46,6 +46,11 @@ FIGURES = (
     *(column for columns in OF_TOTAL.values() for column in columns),
     *(f"{name}_{part}" for name in GRAPHS for part in (*PERCENTILES, "samples", "raw_ms")),
 )
+COMPARED = {  # figures of one record that are held against others of the same, with their columns
+    **{name: f"{name}_{UNDISTURBED}" for name in OF_TOTAL},
+    **{name: f"{name}_p20_ms" for name in GRAPHS},
+    **{name: f"memory_{name}" for name in ("peak_bytes", "held_bytes")},
+}
 FOLLOWS = frozenset(f"{name}_{UNDISTURBED}" for name in OF_TOTAL)
 RAW = frozenset(f"{name}_raw_ms" for name in TIMINGS)
 LARGEST_INTEGER = 2**63 - 1

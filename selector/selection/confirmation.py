@@ -96,7 +96,7 @@ def waiting(
 
     if not contested.was_sent_to(connection):
         return
-    there = _shipped_problems(operator, shipped)
+    there = shipped_problems(operator, shipped)
     if problem_keys is not None:
         there &= set(problem_keys)
     problems = _by_problem(
@@ -117,7 +117,7 @@ def _by_problem(claims: Iterable[Claim]) -> dict[tuple[str, str], list[Claim]]:
     return found
 
 
-def _shipped_problems(operator: str, shipped: bool | None) -> frozenset[str]:
+def shipped_problems(operator: str, shipped: bool | None) -> frozenset[str]:
     """Keys of the problems of which measurements ship; none where these are left out, or cannot be used.
 
     That they cannot be used is a caveat of each choice.

@@ -13,16 +13,18 @@ all that is good at a problem that is no smaller.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Record, Status, UnknownDevice
 from kernel_selector.kernels.contract.errors import number_of
-from selector.selection.confirmation import unconfirmed
-from selector.selection.evidence import FAILURES, WORDS, Measured
-from selector.text.units import format_ms
+from kernel_selector.kernels.contract.record import TIMINGS
+from selector.selection import shipped as shipping
+from selector.selection.confirmation import shipped_problems, unconfirmed
+from selector.selection.evidence import FAILURES, WORDS
+from selector.text.units import format_bytes, format_ms
 
 from .bounds import SIZES, impossible_device, impossible_figures, unknown_version
 from .figures import Least, impossible
@@ -31,12 +33,18 @@ if TYPE_CHECKING:
     from selector.selection.evidence import Evidence
     from selector.selection.selector import Selector
 
+Figures = dict[str, float]  # of a record, by name: milliseconds and bytes
+
 MOST_RATIO = 8.0  # between times of one problem on machines of one kind; hosts and drivers explain less
+# ... and between bytes, beside a slack. Of 5,812 candidates that an H200 measured several times a tenth has
+# other bytes the next time, by workspaces of libraries, and all are within 1.07 times and this slack
+MOST_BYTES_RATIO, BYTES_SLACK = 1.5, 2**26
 # between rates that were probed on devices of one kind; a busy processor is several times slower
 MOST_RATE_RATIO, MOST_CPU_RATE_RATIO = 4.0, 16.0
 MOST_SIZE_RATIO = 1.25  # between sizes of GPUs of one kind: drivers keep some of the memory
 MOST_HOST_RATIO = 16.0  # between times of a launch: hosts that are busy take several times as long
 CLOCK_S = 300.0  # that clocks may differ
+TIMES, BYTES = (MOST_RATIO, 0.0, format_ms), (MOST_BYTES_RATIO, BYTES_SLACK, format_bytes)
 
 
 class Review:
@@ -56,7 +64,8 @@ class Review:
         self._least: dict[tuple[str, str, str], Least] = {}
         self._evidence: dict[tuple[str, str], Evidence] = {}
         self._waiting: dict[tuple[str, str], dict[int, str]] = {}
-        self._times: dict[tuple[str, ...], dict[str | None, list[float]]] = {}
+        self._told: dict[tuple[str, ...], dict[str | None, list[Figures]]] = {}
+        self._ships: dict[tuple[str, ...], list[Figures]] = {}
 
     def is_behind(self, connection: Any) -> bool:
         """Whether others have stored measurements of the submitted problems since this looked."""
@@ -114,7 +123,7 @@ class Review:
     def _of_figures(self, record: Record) -> str | None:
         if record.status in FAILURES:
             return self._of_failure(record)
-        return None if record.total is None else self._outlier(record, record.total.undisturbed_ms)
+        return None if record.total is None else self._outlier(record)
 
     def _of_failure(self, record: Record) -> str | None:
         """Objection to a failure where the same was good here, and to a lack of memory that does for more."""
@@ -126,24 +135,30 @@ class Review:
         beyond = self._of(record).good_beyond(record.problem, record.implementation)
         return None if beyond is None else f"{words}, where {record.implementation} is good at {beyond}"
 
-    def _outlier(self, record: Record, time_ms: float) -> str | None:
-        """Objection to a time that is far from what all authors say of the same, each counting once."""
-        sent = self._sent(record)
-        ships = self._shipped_times(record)
-        authors = [*sent.values(), *([ships] if ships else [])]
-        if not authors:
+    def _outlier(self, record: Record) -> str | None:
+        """Objection to a figure that is far from what all authors say of the same, each counting once."""
+        sent, ships = self._sent(record), self._shipped(record)
+        if not (sent or ships):
             return None
-        middle_ms = statistics.median(map(statistics.median, authors))
-        if _alike(time_ms, middle_ms, MOST_RATIO):
-            return None
-        others = number_of(sum(map(len, authors)), "record")
-        if len(authors) > 1:
-            others = f"{others} of {len(authors)} authors"
-        if ships:
-            others += (
-                f", {len(ships)} of which came with this package," if sent else " that came with this package"
-            )
-        return f"{format_ms(time_ms)}, where the median of {others} is {format_ms(middle_ms)}"
+        for name, value in _figures(record).items():
+            theirs = [found for known in sent.values() if (found := _of_name(known, name))]
+            shipped = _of_name(ships, name)
+            authors = [*theirs, *([shipped] if shipped else [])]
+            if not authors:
+                continue
+            middle = statistics.median(map(statistics.median, authors))
+            ratio, slack, words = BYTES if name.endswith("_bytes") else TIMES
+            if _alike(value, middle, ratio, slack):
+                continue
+            others = number_of(sum(map(len, authors)), "record")
+            if len(authors) > 1:
+                others = f"{others} of {len(authors)} authors"
+            if shipped:
+                which = f", {len(shipped)} of which came with this package,"
+                others += which if theirs else " that came with this package"
+            given = words(value) if name == _total(record) else f"{name} of {words(value)}"
+            return f"{given}, where the median of {others} is {words(middle)}"
+        return None
 
     def _unconfirmed(self, connection: Any, problem: Problem, device: str) -> dict[int, str]:
         """Measurements of a problem on a kind of device that do not count yet."""
@@ -158,26 +173,27 @@ class Review:
             )
         return self._waiting[key]
 
-    def _sent(self, record: Record) -> dict[str | None, list[float]]:
-        """Milliseconds that count of the record's problem, implementation and version, by author."""
-        from kernel_selector.db import records
-
-        problem, device = record.problem, record.device.key
-        if (problem.operator, problem.key) not in self._there:
+    def _sent(self, record: Record) -> dict[str | None, list[Figures]]:
+        """Figures that count of the record's problem, implementation and version, by author."""
+        if (record.problem.operator, record.problem.key) not in self._there:
             return {}
-        key = problem.key, device, record.implementation, record.implementation_version
-        if key not in self._times:
-            versions = registry.versions_alike(problem.operator, *key[2:])
+        key = _slot(record)
+        if key not in self._told:
             with self._selector.database.read() as connection:
-                waiting = self._unconfirmed(connection, problem, device)
-                self._times[key] = records.times_by_author(connection, record, versions, without=waiting)
-        return self._times[key]
+                waiting = self._unconfirmed(connection, record.problem, record.device.key)
+                self._told[key] = _told(connection, record, waiting)
+        return self._told[key]
 
-    def _shipped_times(self, record: Record) -> list[float]:
-        """Undisturbed milliseconds that ship of the same."""
-        ships = self._of(record).ships
-        found = [] if ships is None else _same(ships, record)
-        return [item.estimate.time_ms for item in found if item.estimate]
+    def _shipped(self, record: Record) -> list[Figures]:
+        """Figures that ship of the same."""
+        key, operator = _slot(record), record.problem.operator
+        if key not in self._ships:
+            found: list[Figures] = []
+            if record.problem.key in shipped_problems(operator, self._selector.with_shipped):
+                with shipping.opened().read() as connection:
+                    found = _told(connection, record).get(None, [])
+            self._ships[key] = found
+        return self._ships[key]
 
     def _of(self, record: Record) -> Evidence:
         """Evidence of the record's operator on its kind of device."""
@@ -204,12 +220,34 @@ class Review:
         return self._known[key]
 
 
-def _same(evidence: Evidence, record: Record) -> list[Measured]:
-    """What evidence has of a record's problem, implementation and version."""
-    groups = evidence.groups.get(record.problem.key, {}).values()
-    found = [group[record.implementation] for group in groups if record.implementation in group]
-    own = Measured.of(record, evidence.versions.get(record.implementation))
-    return [item for item in found if item.version == own.version]
+def _slot(record: Record) -> tuple[str, ...]:
+    """What records tell the same thing by: problem, kind of device, implementation and version."""
+    return record.problem.key, record.device.key, record.implementation, record.implementation_version
+
+
+def _told(connection: Any, record: Record, without: Collection[int] = ()) -> dict[str | None, list[Figures]]:
+    from kernel_selector.db import records
+
+    name, version = record.implementation, record.implementation_version
+    versions = registry.versions_alike(record.problem.operator, name, version)
+    return records.figures_by_author(connection, record, versions, without=without)
+
+
+def _figures(record: Record) -> Figures:
+    """Figures by name, the time that choices go by first."""
+    timings = {name: found for name in TIMINGS if (found := getattr(record, name)) is not None}
+    times = {name: found.undisturbed_ms for name, found in timings.items()}
+    total, memory = _total(record), record.memory
+    sizes = {} if memory is None else {"peak_bytes": memory.peak_bytes, "held_bytes": memory.held_bytes}
+    return ({total: times[total]} if total in times else {}) | times | sizes
+
+
+def _total(record: Record) -> str:
+    return "forward_backward" if record.problem["mode"] == "training" else "forward"
+
+
+def _of_name(known: Sequence[Figures], name: str) -> list[float]:
+    return [one[name] for one in known if name in one]
 
 
 def _properties(device: Device, known: Device) -> Iterator[tuple[str, float | None, float | None, float]]:
@@ -229,5 +267,5 @@ def _properties(device: Device, known: Device) -> Iterator[tuple[str, float | No
         yield name, getattr(device, name), getattr(known, name), most
 
 
-def _alike(one: float, other: float, ratio: float) -> bool:
-    return one <= other * ratio and other <= one * ratio
+def _alike(one: float, other: float, ratio: float, slack: float = 0.0) -> bool:
+    return one <= other * ratio + slack and other <= one * ratio + slack

@@ -123,5 +123,8 @@ def test_what_a_trusted_token_sends_is_held_against_what_ships(measured_by_us, e
             assert send(client, [one]).json()["added"] == 1  # and waits: another machine may be so
             choice = client.post("/v1/choices", json=question).json()
             assert choice["implementation"] == best.implementation
+        more = replace(best, memory=replace(best.memory, peak_bytes=2**30))
+        (aside,) = send(client, [more]).json()["quarantined"]
+        assert aside["detail"] == f"peak_bytes of 1 GiB, {OUTLIER} 32 MiB"
         again = send(client, [scaled(slowest, 1 / 20)]).json()["quarantined"]
         assert OUTLIER in again[0]["detail"]

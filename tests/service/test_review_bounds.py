@@ -109,6 +109,49 @@ def test_a_figure_that_can_be_counts(client, values):  # noqa: F811
     assert (answer["added"], answer["quarantined"]) == (1, [])
 
 
+KNOWN = {
+    "graph_forward": timing(1.0),
+    "graph_forward_backward": timing(4.0),
+    "memory__peak_bytes": 2**30,
+    "memory__held_bytes": 2**29,
+}
+LIES = {
+    "a fast graph": ("graph_forward_backward", {"graph_forward_backward": timing(0.45)}, "4 ms"),
+    "a fast graph of forward": ("graph_forward", {"graph_forward": timing(0.1)}, "1 ms"),
+    "a slow graph": ("graph_forward", {"graph_forward": timing(8.1), "forward": timing(4.0)}, "1 ms"),
+    "a fast forward pass": ("forward", {"forward": timing(0.2), "graph_forward": None}, "1.9 ms"),
+    "a low peak": ("peak_bytes", {"memory__peak_bytes": 2**29 + 2**26}, "1 GiB"),
+    "a high peak": ("peak_bytes", {"memory__peak_bytes": 2**31}, "1 GiB"),
+    "little held": ("held_bytes", {"memory__held_bytes": 2**27}, "512 MiB"),
+}
+GRAPHS = {**KNOWN, "graph_forward": timing(0.9), "graph_forward_backward": timing(0.55)}
+
+
+@pytest.mark.parametrize(("name", "values", "known"), LIES.values(), ids=LIES)
+def test_each_figure_is_held_against_what_is_known_of_it(client, name, values, known):  # noqa: F811
+    if name == "graph_forward":  # the time of both is in between
+        values = {"graph_forward_backward": timing(2.1), **values}
+    assert send(client, [changed(**KNOWN)]).json()["added"] == 1
+    (aside,) = send(client, [changed(**{**KNOWN, **values})]).json()["quarantined"]
+    assert aside["detail"].startswith(f"{name} of "), aside
+    assert aside["detail"].endswith(f", where the median of 1 record is {known}"), aside
+
+
+NO_LIES = {
+    "graphs that are faster by less than eight": GRAPHS,
+    "no graphs": {**KNOWN, "graph_forward": None, "graph_forward_backward": None},
+    "a workspace more": {**KNOWN, "memory__peak_bytes": 2**30 + 2**26, "memory__held_bytes": 2**29 + 2**26},
+    "a workspace less": {**KNOWN, "memory__peak_bytes": 2**30 - 2**26, "memory__held_bytes": 2**29 - 2**26},
+}
+
+
+@pytest.mark.parametrize("values", NO_LIES.values(), ids=NO_LIES)
+def test_figures_may_differ_as_those_of_one_kind_of_machine_do(client, values):  # noqa: F811
+    for one in (KNOWN, {**values, "environment__driver": "another"}):
+        answer = send(client, [changed(**one)]).json()
+        assert (answer["added"], answer["quarantined"]) == (1, [])
+
+
 LARGE = {
     "problem__batch": 4096,
     "problem__seq": 512,
