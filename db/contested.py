@@ -10,18 +10,24 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
-from sqlalchemy import Select, and_, case, func, or_, select
+from sqlalchemy import ColumnElement, Select, and_, case, func, or_, select
 from sqlalchemy.engine import Connection
 
 from .bulk import parts
+from .rows import PERCENTILES
 from .schema.corrections import counts, credited, untrusted
 from .schema.measurements import Device, Implementation, Measurement, Problem, Submission
 
 PAGE = 10_000
+FIRST = 10  # of the columns of a claim that are percentiles
 
 
 class Claim(NamedTuple):
-    """Row of a measurement: what was measured, by whom (None: the owner), and what a choice is judged by."""
+    """Row of a measurement: what was measured, by whom (None: the owner), and what choices and plans go by.
+
+    `percentiles` of the time, three and their samples, say how noisy it is. Plans of training steps go by the
+    last four; None in inference, and where they were not measured.
+    """
 
     id: int
     problem_key: str
@@ -33,6 +39,17 @@ class Claim(NamedTuple):
     status: str
     time_ms: float | None  # undisturbed, of forward and backward in training, else of forward
     peak_bytes: int | None
+    percentiles: tuple[float, float, float, int] | None
+    forward_ms: float | None
+    graph_ms: float | None  # of a graph of forward and backward, its 20th percentile
+    graph_forward_ms: float | None
+    kept_bytes: int | None  # between forward and backward, of its own and of its arguments
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> Claim:
+        """The claim of a row that `_told` reads."""
+        percentiles = None if row[FIRST] is None else tuple(row[FIRST : FIRST + 4])
+        return cls._make((*row[:FIRST], percentiles, *row[FIRST + 4 :]))
 
 
 def was_sent_to(connection: Connection) -> bool:
@@ -70,7 +87,7 @@ def claims(
         contested,
         (contested.c.problem_id == Measurement.problem_id) & (contested.c.device_key == Device.key),
     )
-    yield from map(Claim._make, connection.execute(query))
+    yield from map(Claim.of, connection.execute(query))
 
 
 def problem_keys(connection: Connection, *, operator: str) -> list[str]:
@@ -85,7 +102,7 @@ def stated(connection: Connection, *, operator: str, problem_keys: Collection[st
     """
     for keys in parts(sorted(problem_keys)):
         query = _told(_joined(operator)).where(Problem.key.in_(keys))
-        yield from map(Claim._make, connection.execute(query))
+        yield from map(Claim.of, connection.execute(query))
 
 
 def _joined(operator: str) -> Select[*tuple[Any, ...]]:
@@ -100,6 +117,7 @@ def _joined(operator: str) -> Select[*tuple[Any, ...]]:
 
 def _told(joined: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
     """The columns of a Claim."""
+    kept = Measurement.memory_kept_argument_bytes
     columns = (
         Measurement.id,
         Problem.key,
@@ -109,8 +127,24 @@ def _told(joined: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
         Submission.author,
         ~untrusted(),
         Measurement.status,
-        func.coalesce(Measurement.forward_backward_undisturbed_ms, Measurement.forward_undisturbed_ms),
+        _of_total("undisturbed_ms"),
         Measurement.memory_peak_bytes,
+        *(_of_total(part) for part in (*PERCENTILES, "samples")),
+        _in_training(Measurement.forward_undisturbed_ms),
+        _in_training(Measurement.graph_forward_backward_p20_ms),
+        _in_training(Measurement.graph_forward_p20_ms),
+        _in_training(Measurement.memory_held_bytes + func.coalesce(kept, 0)),
     )
     told = joined.with_only_columns(*columns).join(Implementation)
     return told.order_by(Measurement.id).execution_options(yield_per=PAGE)
+
+
+def _of_total(part: str) -> ColumnElement[Any]:
+    """A column of the time that a choice is judged by: of forward and backward, or else of forward."""
+    columns = Measurement.__table__.c
+    return func.coalesce(columns[f"forward_backward_{part}"], columns[f"forward_{part}"])
+
+
+def _in_training(column: Any) -> ColumnElement[Any]:
+    """A column where a backward pass was timed, else none."""
+    return case((Measurement.forward_backward_p50_ms.is_not(None), column))

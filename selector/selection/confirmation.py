@@ -2,10 +2,13 @@
 
 What the owner of a database measured counts, and as if it were his what ships with this package, where
 questions are answered from that. What a trusted token sent counts, unless it would flip the choice that the
-measurements of others give, in time or in memory, to one that is better or worse by more than FACTOR: that
-waits for a second run that agrees. What another token sent waits until a second author agrees, and does not
-stand beside what the owner or trusted tokens measured of the same, or what ships. Two runs agree where their
-times and their bytes are within FACTOR, or where both failed in the same way.
+measurements of others give to one that is better or worse by more than FACTOR: in time, in memory, or in what
+plans of training steps go by, which are a forward pass, graphs, and bytes kept for backward. That waits for a
+second run that agrees. So do graphs and bytes that are by FACTOR not what others measured of the same, and a
+time so noisy that the default is chosen where that costs more than FACTOR.
+What another token sent waits until a second author agrees, and does not stand beside what the owner or
+trusted tokens measured of the same, or what ships. Two runs agree where their times, with their noise, and
+their bytes are within FACTOR, or where both failed in the same way.
 
 This is asked when measurements are read, so that trust that is given or taken changes at once what counts.
 """
@@ -14,19 +17,21 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Status
 
 from . import shipped as shipping
+from .evidence import noise_of
 
 if TYPE_CHECKING:
     from kernel_selector.db.contested import Claim
 
 FACTOR = 1.5  # machines of one kind differ by less (`evidence.OTHER_MACHINE`), but for hosts that are busy
-FIGURES = ("time_ms", "peak_bytes")
+STEADY = ("graph_ms", "graph_forward_ms", "kept_bytes")  # no host disturbs them
+FIGURES = ("time_ms", "peak_bytes", "forward_ms", *STEADY)
 Slot = tuple[str, str]  # an implementation and the version that it stands for
 
 
@@ -149,7 +154,10 @@ def _waiting(operator: str, claims: Sequence[Claim]) -> Iterator[Claim]:
     for claim in (one for one in claims if one.trusted):
         runs = slots[_slot(operator, claim)]
         agreed = any(one.id != claim.id and _agree(one, claim) for one in runs)
-        if claim.author is None or agreed or not _flips(claim, counted):
+        of_others = [one for one in counted if one.author != claim.author]
+        same = [one for one in of_others if _slot(operator, one) == _slot(operator, claim)]
+        moves = _flips(claim, counted) or _blurs(operator, claim, counted) or _contradicts(claim, same)
+        if claim.author is None or agreed or not moves:
             counted.append(claim)
         else:
             yield claim
@@ -170,10 +178,19 @@ def _agree(one: Claim, other: Claim) -> bool:
     if one.status != other.status or one.status != Status.OK:
         return one.status == other.status
     pairs = [(getattr(one, name), getattr(other, name)) for name in FIGURES]
-    return all(
-        mine is None or theirs is None or max(mine, theirs) <= FACTOR * max(min(mine, theirs), 1e-9)
-        for mine, theirs in pairs
-    )
+    pairs.append((1 + _noise(one), 1 + _noise(other)))
+    return all(_alike(mine, theirs) for mine, theirs in pairs)
+
+
+def _alike(mine: float | None, theirs: float | None) -> bool:
+    """Whether two figures are within FACTOR, or one is not there."""
+    if mine is None or theirs is None:
+        return True
+    return max(mine, theirs) <= FACTOR * max(min(mine, theirs), 1e-9)
+
+
+def _noise(claim: Claim) -> float:
+    return 0.0 if claim.percentiles is None else noise_of(*claim.percentiles)
 
 
 def _flips(claim: Claim, counted: Sequence[Claim]) -> bool:
@@ -194,6 +211,40 @@ def _flips(claim: Claim, counted: Sequence[Claim]) -> bool:
     return False
 
 
+def _contradicts(claim: Claim, same: Sequence[Claim]) -> bool:
+    """Whether a claim has other figures of a step than others have of the same, by more than FACTOR.
+
+    Plans go by the figures, whichever is the best; what machines of one kind measure of these is alike.
+    """
+    pairs = ((getattr(claim, name), getattr(one, name)) for one in same[-1:] for name in STEADY)
+    return any(not _alike(mine, theirs) for mine, theirs in pairs)
+
+
+def _blurs(operator: str, claim: Claim, counted: Sequence[Claim]) -> bool:
+    """Whether a claim is so noisy that by it the default is chosen where it costs more than FACTOR.
+
+    By the words of others. A switch away from the default must gain more than the noise of both times.
+    """
+    known = _latest((one for one in counted if one.author != claim.author), "time_ms")
+    found = registry.operators().get(operator)
+    if claim.status != Status.OK or found is None or found.default not in known:
+        return False
+    default = found.default
+    after = {**_latest(counted, "time_ms"), **_latest([claim], "time_ms")}
+    noise = {claim.implementation: _noise(claim)}
+    if known[default] <= FACTOR * min(known.values()):
+        return False
+    return _switched(after, default, {}) and not _switched(after, default, noise)
+
+
+def _switched(times: Mapping[str, float], default: str, noise: Mapping[str, float]) -> bool:
+    """Whether another implementation than the default is chosen by times that are so noisy."""
+    of_default = noise.get(default, 0.0)
+    return any(
+        times[default] / time - 1 > max(noise.get(name, 0.0), of_default) for name, time in times.items()
+    )
+
+
 def _latest(claims: Iterable[Claim], figure: str, *, failed: bool = False) -> dict[str, float]:
     """Figure of each implementation by its latest claim; `failed` ones are infinite, or else left out."""
     found: dict[str, float] = {}
@@ -201,6 +252,6 @@ def _latest(claims: Iterable[Claim], figure: str, *, failed: bool = False) -> di
         value = getattr(one, figure)
         if one.status == Status.OK and value is not None:
             found[one.implementation] = max(float(value), 1e-9)
-        elif failed:
+        elif failed and one.status != Status.OK:  # a good one without the figure says nothing of it
             found[one.implementation] = math.inf
     return found

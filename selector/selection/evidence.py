@@ -46,6 +46,12 @@ NOISE_OF_SPREAD = 1.96 * 1.253 / 0.842
 OTHER_MACHINE = 0.15
 
 
+def noise_of(p20_ms: float, p50_ms: float, p80_ms: float, samples: int) -> float:
+    """The relative difference below which a time with these percentiles cannot be told from another."""
+    noise: float = NOISE_OF_SPREAD * (p80_ms - p20_ms) / 2 / p50_ms / samples**0.5
+    return noise
+
+
 @dataclass(frozen=True, slots=True)
 class Setting:
     """The circumstances of a measurement: which host, which software, how times were taken."""
@@ -144,7 +150,7 @@ class Measured:
                 memory_bytes=peak,
                 low_bytes=peak,
                 high_bytes=peak,
-                noise=NOISE_OF_SPREAD * (total.p80_ms - total.p20_ms) / 2 / total.p50_ms / total.samples**0.5,
+                noise=noise_of(total.p20_ms, total.p50_ms, total.p80_ms, total.samples),
                 memory_noise=0.0,
             )
             costs = StepCosts.of(record)

@@ -51,8 +51,10 @@ def database(tmp_path):
         yield opened
 
 
-def record(name, ms, *, hidden=512, peak=2**20, number=0, device=H200, environment=None):
-    timing = None if ms == FAILED else Timing(p20_ms=ms, p50_ms=ms, p80_ms=ms, samples=9)
+def record(name, ms, *, hidden=512, peak=2**20, number=0, device=H200, environment=None, **step):
+    """A record; `step` may have milliseconds of `forward`, of graphs, and `slowest`, and bytes `held`."""
+    timing = None if ms == FAILED else timed(ms)
+    times = {name: timed(step[name]) for name in ("graph_forward", "graph_forward_backward") if name in step}
     return Record(
         problem=registry.operator("lstm").problem({"hidden": hidden, "batch": 32}),
         implementation=name,
@@ -64,10 +66,22 @@ def record(name, ms, *, hidden=512, peak=2**20, number=0, device=H200, environme
         reason="" if timing else "too slow",
         gate=GateResult(passed=True, worst_error_ratio=0.1),
         measured_at=NOW + timedelta(minutes=number),
-        forward=timing,
-        forward_backward=timing,
-        memory=None if timing is None else Memory(peak_bytes=peak, held_bytes=0, workspace_bytes=0),
+        forward=timed(step["forward"]) if "forward" in step else timing,
+        forward_backward=replace(timing, p80_ms=step["slowest"]) if "slowest" in step else timing,
+        **times,
+        memory=None
+        if timing is None
+        else Memory(
+            peak_bytes=peak,
+            held_bytes=step.get("held", 0),
+            workspace_bytes=0,
+            kept_argument_bytes=step.get("kept"),
+        ),
     )
+
+
+def timed(ms):
+    return Timing(p20_ms=ms, p50_ms=ms, p80_ms=ms, samples=9)
 
 
 def send(database, author, found):
@@ -96,6 +110,9 @@ def ships(tmp_path, monkeypatch):
 
 
 BYTES = {"peak": 2**24}
+HELD, SLOW, QUICK = {"held": 2**20}, {"graph_forward_backward": 9.0}, {"graph_forward_backward": 2.0}
+NOISY = {"slowest": 60.0}  # three times the median, and more
+FASTER_GRAPH = {**QUICK, "graph_forward": 0.1}
 SAID = {
     "the owner alone": ([(OWNER, A, 10), (OWNER, B, 1)], ()),
     "one trusted token alone": ([("t1", A, 10), ("t1", B, 1)], ()),
@@ -122,6 +139,44 @@ SAID = {
         (4, 5),
     ),
     "bytes": ([(OWNER, A, 10, BYTES), (OWNER, B, 20), ("t1", A, 10, {"peak": 9})], (2,)),
+    "bytes kept for backward": ([(OWNER, A, 10, HELD), (OWNER, B, 10, HELD), ("t1", B, 10)], (2,)),
+    "bytes kept of arguments": (
+        [(OWNER, A, 10, HELD), (OWNER, B, 10, {"kept": 2**20}), ("t1", B, 10, {"kept": 2**10})],
+        (2,),
+    ),
+    "a graph": ([(OWNER, A, 10, QUICK), (OWNER, B, 10, SLOW), ("t1", B, 10, {**QUICK, **SLOW})], ()),
+    "a graph that is faster": ([(OWNER, A, 10, SLOW), (OWNER, B, 10, SLOW), ("t1", B, 10, QUICK)], (2,)),
+    "the best graph made slow": ([(OWNER, A, 10, QUICK), (OWNER, B, 10, SLOW), ("t1", A, 10, SLOW)], (2,)),
+    "the forward part of a graph": (
+        [
+            (OWNER, A, 10, {**QUICK, "graph_forward": 1.0}),
+            (OWNER, B, 10, {**QUICK, "graph_forward": 0.9}),
+            ("t1", A, 10, FASTER_GRAPH),
+        ],
+        (2,),
+    ),
+    "a forward pass": (
+        [(OWNER, A, 10, {"forward": 9.0}), (OWNER, B, 10), ("t1", B, 10, {"forward": 1.0})],
+        (2,),
+    ),
+    "graphs that differ little": ([(OWNER, A, 10, SLOW), ("t1", A, 10, {"graph_forward_backward": 6.1})], ()),
+    "no graph where others have one": ([(OWNER, A, 10, QUICK), (OWNER, B, 10, SLOW), ("t1", A, 10)], ()),
+    "a graph by two runs": (
+        [(OWNER, A, 10, SLOW), (OWNER, B, 10, SLOW), ("t1", B, 10, QUICK), ("t1", B, 10, QUICK)],
+        (),
+    ),
+    "the best made noisy": ([(OWNER, A, 20), (OWNER, B, 10), ("t1", B, 10, NOISY)], (2,)),
+    "the default made noisy": ([(OWNER, A, 20), (OWNER, B, 10), ("t1", A, 20, {"slowest": 90.0})], (2,)),
+    "noise by which little is lost": ([(OWNER, A, 14), (OWNER, B, 10), ("t1", B, 10, NOISY)], ()),
+    "another one made noisy": ([(OWNER, A, 20), (OWNER, B, 10), ("t1", "fused", 19, NOISY)], ()),
+    "noise by two runs": (
+        [(OWNER, A, 20), (OWNER, B, 10), ("t1", B, 10, NOISY), ("t1", B, 10, NOISY)],
+        (),
+    ),
+    "noise that another run does not have": (
+        [(OWNER, A, 20), (OWNER, B, 10), ("t1", B, 10, NOISY), ("t1", B, 10)],
+        (2,),
+    ),
     "one that is not trusted": ([("u1", A, 10), ("u1", A, 10.1)], (0, 1)),
     "two that are not": ([("u1", A, 10), ("u2", A, 11)], ()),
     "two that differ": ([("u1", A, 10), ("u2", A, 17)], (0, 1)),
