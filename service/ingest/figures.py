@@ -1,8 +1,8 @@
 """Figures of a submitted record that no machine can give: too short, too small, or parts beyond the whole.
 
-The bounds were tried on all that ships (91,490 good measurements of two GPUs and a processor, `Least` has the
-distances): all but one stay within them, a linear layer whose workspace was counted as given back, so that
-its peak is 0 bytes.
+The bounds were tried on all that ships, 91,490 good measurements of two GPUs and a processor: all but one stay
+within them, a linear layer whose workspace was counted as given back, so that its peak is 0 bytes. What each
+constant says of what ships is the nearest that a measurement comes to it.
 """
 
 from __future__ import annotations
@@ -18,9 +18,7 @@ from selector.text.units import format_bytes, format_ms
 OVER_RATE = 2.0  # times the probed rate of matrix products that nothing exceeds: of what ships 1.04 at most
 OVER_COPY = 4.0  # times the probed rate of copies, for what stays in caches: of what ships 1.3 at most
 STEP_MS = 1e-4  # of one of a chain of kernels, in a graph too, which take 3 times as long at least
-SHORTEST_MS = (
-    1e-3  # of anything: a kernel takes twice as long to start, and an operation of torch on a processor
-)
+SHORTEST_MS = 1e-3  # of anything: kernels take twice as long to start, operations on a processor 5 times
 MOST_OF_WHOLE = 4.0  # of a part in the whole: noise of the host made it 2.7
 MOST_SPREAD = 1000.0  # between percentiles: 570 where a host came to a stop
 MOST_UNDISTURBED = 8.0  # that undisturbed samples are below the 20th percentile: 4.3 on a busy processor
@@ -28,10 +26,9 @@ MOST_UNDISTURBED = 8.0  # that undisturbed samples are below the 20th percentile
 GIVEN_BACK, OFTEN_GIVEN_BACK = 2**27, 2**25
 OF_SAVED = 16  # what backward needs by the equations is at least so many times in the peak, in inference too
 OF_MOVED = 8  # ... and what training moves, which has the gradients
-OF_KEPT, OF_KEPT_LARGE = (
-    20,
-    4,
-)  # what an implementation says that it keeps; of much of it workspaces are little
+# what an implementation is counted to keep is at most so many times what it kept, and of much, beside which
+# workspaces are little, so many
+OF_KEPT, OF_KEPT_LARGE = 20, 4
 MOST_OF_MOVED = 2  # the arguments that it keeps: each of them is read
 ROUNDING = 2**20  # small tensors take more than they hold
 
@@ -49,10 +46,8 @@ class Least(NamedTuple):
     def of(cls, problem: Problem, implementation: str, device: Device) -> Least:
         """The least by counted operations and bytes. Of a processor's times nearly nothing is known."""
         operator = registry.operator(problem.operator)
-        own, work = (
-            registry.implementation(problem.operator, implementation).work(problem),
-            least_work(problem),
-        )
+        own = registry.implementation(problem.operator, implementation).work(problem)
+        work = least_work(problem)
         training = problem["mode"] == "training"
         there = {
             mode: operator.problem({**problem.as_dict, "mode": mode}) for mode in ("inference", "training")
