@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels.contract import Device
 
 from . import shipped as shipping
-from .devices import Resolved, resolve
+from .devices import Resolved, completed, resolve
 from .evidence import Evidence
 from .joint_evidence import JointEvidence
 from .snapshot import NOTHING, Body, Pair
@@ -85,11 +85,12 @@ class Knowledge:
     def devices(self) -> tuple[Device, ...]:
         """The measured devices, one's own first, each with its host once.
 
-        What authors say of a device who are not trusted is behind what ships.
+        What authors say of a device who are not trusted is behind what ships. What one does not say of a GPU,
+        the next of its kind does.
         """
         shipped = self.shipped.devices if self.shipped else ()
         found: dict[str, Device] = {}
-        for device in (*self.own.trusted_devices, *shipped, *self.own.devices):
+        for device in completed([*self.own.trusted_devices, *shipped, *self.own.devices]):
             found.setdefault(device.fingerprint, device)
         return tuple(found.values())
 

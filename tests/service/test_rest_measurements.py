@@ -234,7 +234,7 @@ def test_a_slower_machine_is_no_lie(client, made):
 
 
 def test_a_new_device_has_nothing_to_contradict(client, made):
-    new = replace(made[0].device, name="NVIDIA X1", kind="cuda", host="", matmul_flops_per_s={})
+    new = replace(Record.from_json(LINE).device, name="NVIDIA X1", host="", matmul_flops_per_s={})
     assert receipt(client, [replace(made[0], device=new)])["added"] == 1
 
 
