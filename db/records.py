@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, RowMapping, Select, case, exists, func, select, true
+from sqlalchemy import ColumnElement, RowMapping, Select, case, exists, func, select, true, union
 from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment, Record, Status
@@ -18,8 +19,8 @@ from .hashing import content_hash
 from .reference_rows import SharedRows, natural_key
 from .rows import Figures
 from .schema import measurements as tables
+from .schema.corrections import Authorship, credited, untrusted
 from .schema.corrections import counts as counting
-from .schema.corrections import credited, untrusted
 
 BATCH = 1000  # records at once while adding; more do not make it faster
 PAGE = 1000  # records fetched at once while finding
@@ -311,15 +312,15 @@ def total(connection: Connection) -> int:
 def devices(connection: Connection) -> list[Device]:
     """The measured devices, one for each fingerprint, as last probed; sorted by name and host.
 
-    Those of which nothing counts are left out. Authors who are not trusted are believed about kinds of device
-    that nobody else has measured.
+    Those of which nothing counts are left out. Two authors who are not trusted are believed about a kind of
+    device that nobody else has measured, and one is not.
     """
     trusted, others = devices_by_trust(connection)
     return sorted([*trusted, *others], key=lambda one: (one.name, one.host)) if others else trusted
 
 
 def devices_by_trust(connection: Connection) -> tuple[list[Device], list[Device]]:
-    """Devices that the owner and trusted authors measured, and those of kinds that nobody but others did."""
+    """Devices that the owner and trusted authors measured, and of other kinds those of several authors."""
     measured = (
         select(tables.Measurement.id)
         .outerjoin(tables.Submission, tables.Submission.id == credited())
@@ -327,7 +328,20 @@ def devices_by_trust(connection: Connection) -> tuple[list[Device], list[Device]
     )
     found = _last_probed(connection, measured.where(~untrusted()).exists())
     known = {device.key for device in found}
-    return found, [one for one in _last_probed(connection, measured.exists()) if one.key not in known]
+    others = [one for one in _last_probed(connection, measured.exists()) if one.key not in known]
+    agreed = _measured_by_several(connection) if others else set()
+    return found, [one for one in others if one.key in agreed]
+
+
+def _measured_by_several(connection: Connection) -> set[str]:
+    """Keys of the devices of which two authors or more have sent measurements that count."""
+    sent = select(tables.Device.key, tables.Submission.author).select_from(tables.Measurement)
+    sent = sent.join(tables.Device).where(counting()).distinct()
+    first = sent.join(tables.Submission, tables.Submission.id == tables.Measurement.submission_id)
+    further = sent.join(Authorship, Authorship.measurement_id == tables.Measurement.id)
+    further = further.join(tables.Submission, tables.Submission.id == Authorship.submission_id)
+    authors = Counter(key for key, _ in {*map(tuple, connection.execute(union(first, further)))})
+    return {key for key, number in authors.items() if number > 1}
 
 
 def _last_probed(connection: Connection, condition: ColumnElement[bool]) -> list[Device]:

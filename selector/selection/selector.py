@@ -222,6 +222,15 @@ class Selector:
             for device, seen in (*measured, *known)
         ]
 
+    def measured(self) -> set[Pair]:
+        """Operators and keys of devices that there are measurements of, those that ship too.
+
+        Raises the errors of reading the database.
+        """
+        self._refresh()
+        known = self._knowledge
+        return known.own.measured | (known.shipped.measured if known.shipped else set())
+
     def evidence(self, operator: str, device_key: str) -> Evidence:
         """Measurements of an operator on a kind of device. Raises the errors of reading the database."""
         self._refresh()

@@ -130,6 +130,16 @@ class Body:
         return self.state[1]
 
     @property
+    def measured(self) -> set[Pair]:
+        """Pairs of operator and device that there are measurements of. Raises DatabaseError."""
+        from kernel_selector import db
+
+        if self._database is None:
+            return self.loaded
+        with self._database.read() as connection:
+            return {(row["operator"], row["device_key"]) for row in db.records.counts(connection)}
+
+    @property
     def loaded(self) -> set[Pair]:
         """Pairs of operator and device that have been read so far."""
         return set(self._evidence)

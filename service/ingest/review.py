@@ -35,19 +35,22 @@ MOST_RATE_RATIO, MOST_CPU_RATE_RATIO = 4.0, 16.0
 MOST_SIZE_RATIO = 1.25  # between sizes of GPUs of one kind: drivers keep some of the memory
 MOST_HOST_RATIO = 16.0  # between times of a launch: hosts that are busy take several times as long
 OVER_RATE = 2.0  # times the probed rate of matrix products that nothing exceeds
+MOST_NEW_KINDS = 20  # of devices that a token sends and nobody else knows; a machine has one or two
 CLOCK_S = 300.0  # that clocks may differ
 
 
 class Review:
     """Judges records against what a selector knows. Raises the errors of reading its database."""
 
-    def __init__(self, selector: Selector, now: datetime, submitted: Sequence[Record]) -> None:
-        from kernel_selector.db import records
+    def __init__(self, selector: Selector, now: datetime, submitted: Sequence[Record], author: str) -> None:
+        from kernel_selector.db import records, submissions
 
         self._selector, self._submitted = selector, submitted
+        self._kinds = {device["key"] for device in selector.devices()}
         with selector.database.read() as connection:  # what was loaded may be older
             self._last = records.last_id(connection)
             self._there = records.problems_among(connection, submitted)
+            self._new_kinds = submissions.kinds_beside(connection, self._kinds, author)
         self._latest = now + timedelta(seconds=CLOCK_S)
         self._judged: tuple[Problem, bool] | None = None  # the last problem
         self._devices: dict[str, str | None] = {}
@@ -99,6 +102,10 @@ class Review:
     def _implausible(self, device: Device) -> str | None:
         if (reason := impossible_device(device)) is not None:
             return reason
+        if device.key not in self._kinds:
+            if device.key not in self._new_kinds and len(self._new_kinds) >= MOST_NEW_KINDS:
+                return f"a {device.name} beside {MOST_NEW_KINDS} kinds of this token that nobody else knows"
+            self._new_kinds.add(device.key)
         known = self._device(device.key)
         if known is None:
             return None

@@ -238,6 +238,18 @@ def test_a_new_device_has_nothing_to_contradict(client, made):
     assert receipt(client, [replace(made[0], device=new)])["added"] == 1
 
 
+def test_a_token_sends_few_kinds_of_devices_that_nobody_else_knows(client):
+    """A thousand invented ones took 12 s to review, and each process minutes to warm up for."""
+    found = receipt(client, [with_device(Record.from_json(LINE), name=f"NVIDIA Z{n}") for n in range(22)])
+    assert found["added"] == 20
+    assert [one["line"] for one in found["quarantined"]] == [21, 22]
+    assert "beside 20 kinds of this token that nobody else knows" in found["quarantined"][0]["detail"]
+
+
+def with_device(record, **changes):
+    return replace(record, device=replace(record.device, **changes))
+
+
 def test_a_problem_of_no_operator(client, made):
     from kernel_selector.kernels.contract import Problem
 

@@ -269,6 +269,9 @@ def test_rates_of_a_device_are_those_of_whom_is_trusted(database):
     other = replace(H200, name="NVIDIA X1")
     send(database, "u1", [record(A, 10, device=other)])
     with database.read() as connection:
+        assert records.devices(connection) == [H200]
+    send(database, "u2", [record(A, 11, device=other)])
+    with database.read() as connection:
         assert records.devices(connection) == [H200, other]
 
 
@@ -347,3 +350,18 @@ def test_how_much_an_untrusted_token_sends_of_a_gpu_decides_for_no_other(databas
     after = selector.choose("lstm", **question)
     assert before.implementation == A
     assert (after.implementation, after.candidates) == (before.implementation, before.candidates)
+
+
+def test_a_kind_of_device_is_known_by_two_authors_who_are_not_trusted(database):
+    new = replace(H200, name="NVIDIA Z1")
+
+    def listed():
+        selector = Selector(database, shipped=False)
+        return {one["key"] for one in selector.devices() if one["measured"]}
+
+    send(database, "u1", [record(A, 1.0, device=new), record(B, 2.0, device=new)])
+    assert listed() == set()
+    send(database, "u2", [record(A, 1.1, device=replace(new, host="another"))])
+    assert listed() == {new.key}
+    send(database, "t1", [record(A, 1.0, device=H100)])
+    assert listed() == {new.key, H100.key}
