@@ -241,7 +241,7 @@ class Session:
         return child
 
     def _record(self, problem: Problem, implementation: Implementation, outcome: dict[str, Any]) -> Record:
-        timings = {
+        timings: dict[str, Any] = {
             kind: Timing(**{**values, "raw_ms": tuple(values["raw_ms"])})
             for kind, values in outcome.get("timings", {}).items()
         }

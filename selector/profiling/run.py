@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
+from kernel_selector.kernels.contract.record import LAUNCHED
 from kernel_selector.kernels.versions import holds
 
 from ..selection.confirmation import unconfirmed
@@ -89,8 +90,8 @@ def missing(
             )
         done = {
             (key, name)
-            for key, name, version in finished
-            if holds(operator, name, version, versions.get(name))
+            for key, name, version, regime in finished
+            if regime == LAUNCHED and holds(operator, name, version, versions.get(name))
         }
         for problem in problems:
             names = [name for name in versions if (problem.key, name) not in done]

@@ -13,6 +13,7 @@ from threading import Event, Lock, RLock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel_selector.kernels.contract import Device, Problem, SelectorError
+from kernel_selector.kernels.contract.record import LAUNCHED
 
 from . import catalogue
 from .answer import Known, known_each
@@ -222,10 +223,10 @@ class Selector:
             for device, seen in (*measured, *known)
         ]
 
-    def evidence(self, operator: str, device_key: str) -> Evidence:
+    def evidence(self, operator: str, device_key: str, regime: str = LAUNCHED) -> Evidence:
         """Measurements of an operator on a kind of device. Raises the errors of reading the database."""
         self._refresh()
-        return self._from_one_snapshot(lambda: self._knowledge.evidence(operator, device_key))
+        return self._from_one_snapshot(lambda: self._knowledge.evidence(operator, device_key, regime))
 
     def others(self, operator: str, device: Device) -> list[Device]:
         """The measured devices from which times may be carried over to a device, the best first.
