@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Protocol
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
-from kernel_selector.kernels.contract.record import LAUNCHED
 from kernel_selector.kernels.versions import holds
 
 from ..selection.confirmation import unconfirmed
@@ -91,7 +90,7 @@ def missing(
         done = {
             (key, name)
             for key, name, version, regime in finished
-            if regime == LAUNCHED and holds(operator, name, version, versions.get(name))
+            if regime == measuring.policy.regime and holds(operator, name, version, versions.get(name))
         }
         for problem in problems:
             names = [name for name in versions if (problem.key, name) not in done]

@@ -16,10 +16,13 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Status
 from selector import Selector
 from selector.exchange import export as transfer
+from selector.profiling.run import missing
+from selector.profiling.winners import winners
 from selector.selection.evidence import Evidence
 from selector.selection.snapshot import Body
 from selector.training.dataset import build_dataset
 from tests.selector import replay
+from tests.selector.replay_session import ReplaySession
 
 LSTM = registry.operator("lstm")
 VERSIONS = {name: one.version for name, one in registry.implementations("lstm").items()}
@@ -144,3 +147,17 @@ def test_regimes_survive_a_file_and_another_database(sqlite_database: Database, 
         assert transfer.merge(sqlite_database, other).new.total() == 0
         with other.read() as connection:
             assert list(records.find(connection, regime=None)) == found
+
+
+def test_a_run_measures_what_is_missing_in_its_regime(sqlite_database: Database) -> None:
+    problem = LSTM.problem(hidden=64, batch=8)
+    found = list(replay.sweep([problem]))
+    with sqlite_database.write() as connection:
+        records.add(connection, found)
+    session: Any = ReplaySession()
+    waiting = set(VERSIONS) - {one.implementation for one in found}
+    assert set(missing(sqlite_database, session, [problem])[problem]) == waiting
+    assert winners(sqlite_database, session, [problem])["lstm"]
+    session.policy = session.policy.in_regime("compiled")
+    assert missing(sqlite_database, session, [problem]) == {problem: list(VERSIONS)}
+    assert winners(sqlite_database, session, [problem]) == {"lstm": {}}
