@@ -115,6 +115,7 @@ class Selector:
         objective: str = "time",
         override: str | None = None,
         among: Sequence[str] | None = None,
+        regime: object = LAUNCHED,
         **hyperparameters: object,
     ) -> Choice:
         """The implementation to use for a problem; see `selector.choose`."""
@@ -123,6 +124,7 @@ class Selector:
             "objective": objective,
             "override": override,
             "among": among,
+            "regime": regime,
         }
         return self.answer(Query(hyperparameters=hyperparameters, operator=operator, device=device, **more))
 

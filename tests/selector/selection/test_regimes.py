@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -11,14 +12,16 @@ from typing import Any
 
 import pytest
 
+import selector
 from kernel_selector.db import Database, freshness_rows, records, snapshot
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Status
-from selector import Selector
+from selector import Choice, InvalidRequest, Query, Selector
 from selector.exchange import export as transfer
 from selector.profiling.run import missing
 from selector.profiling.winners import winners
 from selector.selection.evidence import Evidence
+from selector.selection.query_log import is_uncertain
 from selector.selection.snapshot import Body
 from selector.training.dataset import build_dataset
 from tests.selector import replay
@@ -161,3 +164,131 @@ def test_a_run_measures_what_is_missing_in_its_regime(sqlite_database: Database)
     session.policy = session.policy.in_regime("compiled")
     assert missing(sqlite_database, session, [problem]) == {problem: list(VERSIONS)}
     assert winners(sqlite_database, session, [problem]) == {"lstm": {}}
+
+
+LAYER = {"hidden": 64, "batch": 8, "seq": 10}
+DEFAULT = LSTM.default
+
+
+@pytest.fixture
+def both(selector_of: Any) -> Selector:
+    """A Selector over measurements in both regimes: the slowest launched one is the fastest compiled."""
+    made: Selector = selector_of([*sweep(), *compiled(sweep())])
+    return made
+
+
+def test_compiled_layers_are_chosen_by_what_was_measured_compiled(both: Selector) -> None:
+    launched, found = both.choose("lstm", **LAYER), both.choose("lstm", **LAYER, regime="compiled")
+    assert (launched.source, found.source) == ("exact", "exact")
+    assert launched.implementation != found.implementation
+    slowest = max(launched.candidates, key=lambda one: one.time_ms or 0.0)
+    assert found.implementation == slowest.name
+    assert found.time_ms == pytest.approx(1e-3 / (slowest.time_ms or 0.0), rel=0.2)
+    assert (launched.regime, found.regime) == ("launched", "compiled")
+    assert not any("compiled" in caveat for caveat in found.caveats)
+    assert "Regime      compiled with neighbours" in found.explain()
+    assert "Regime" not in launched.explain()
+    assert found.basis is not None
+    assert found.basis.most_similar is not None
+    assert found.basis.most_similar.times_ms[found.implementation] == found.time_ms
+
+
+def test_near_problems_answer_by_the_same_rule(both: Selector) -> None:
+    found = both.choose("lstm", hidden=64, batch=9, seq=10, regime="compiled")
+    assert (found.source, found.regime) == ("near", "compiled")
+    assert found.implementation == both.choose("lstm", **LAYER, regime="compiled").implementation
+
+
+@pytest.mark.parametrize("where", ["nowhere", "far away", "of one implementation"])
+def test_without_comparable_measurements_the_choice_of_launched_layers_says_so(
+    where: str, selector_of: Any
+) -> None:
+    far = list(replay.sweep([LSTM.problem(hidden=512, batch=128, seq=200)]))
+    one = [record for record in sweep() if record.implementation == "hoisted"]
+    selector = selector_of(
+        [*sweep(), *compiled({"far away": far, "of one implementation": one}.get(where, []))]
+    )
+    launched, found = selector.choose("lstm", **LAYER), selector.choose("lstm", **LAYER, regime="compiled")
+    assert found.regime == "compiled"
+    expected = {**launched.to_dict(), "regime": "compiled", "caveats": list(found.caveats)}
+    assert found.to_dict() == expected
+    (caveat,) = set(found.caveats) - set(launched.caveats)
+    assert caveat == (
+        f"Nothing comparable was measured compiled with neighbours on {replay.HERE.name}: this is the choice "
+        "of launched layers, with their figures, among what a graph of torch.compile holds: "
+        f"`selector profile {found.problem.key} --regime compiled` measures it."
+    )
+    packed = selector.choose("lstm", **LAYER, packed=True, regime="compiled")
+    assert any(one.endswith("a graph of torch.compile holds.") for one in packed.caveats)
+
+
+def test_the_cost_model_of_launched_layers_answers_only_with_the_caveat(trained: Selector) -> None:
+    found = trained.choose("lstm", hidden=96, batch=24, regime="compiled")
+    assert found.source == "model"
+    assert sum("measured compiled with neighbours" in one for one in found.caveats) == 1
+
+
+@pytest.mark.usefixtures("here")
+def test_what_replays_graphs_is_no_candidate_unless_it_is_asked_for() -> None:
+    given: dict[str, Any] = {**LAYER, "device": "h200", "regime": "compiled"}
+    selector = Selector(shipped=False)
+    found = selector.choose("lstm", **given)
+    graphs = {name for name in VERSIONS if name.endswith("_graph")}
+    assert graphs <= found.exclusions.keys()
+    for name in ("fused_graph", "torch_lstm_graph"):
+        assert "which no graph of torch.compile holds" in found.exclusions[name]
+    assert "fused_graph" not in selector.choose("lstm", **LAYER, device="h200").exclusions
+    assert selector.choose("lstm", **given, override="fused_graph").implementation == "fused_graph"
+
+
+def test_what_computes_wrongly_is_not_chosen_in_another_regime(selector_of: Any) -> None:
+    best = compiled(sweep())
+    selector = selector_of([*sweep(), *best])
+    name = selector.choose("lstm", **LAYER, regime="compiled").implementation
+    problem = LSTM.problem(**LAYER)
+    wrong = [
+        replace(one, status=Status.INCORRECT, reason="its states", measured_at=one.measured_at + LATER)
+        for one in sweep()
+        if (one.problem, one.implementation) == (problem, name)
+    ]
+    with selector.database.write() as connection:
+        records.add(connection, wrong)
+    selector.reload()
+    found = selector.choose("lstm", **LAYER, regime="compiled")
+    assert found.source == "exact"
+    assert "gave wrong results" in found.exclusions[name]
+
+
+@pytest.mark.parametrize("regime", ["graph", "eager", "", None, 3, ["compiled"], {}])
+def test_a_regime_that_nobody_answers_is_refused(both: Selector, regime: object) -> None:
+    with pytest.raises(InvalidRequest, match=r"regime=.*: expected one of launched, compiled\."):
+        both.choose("lstm", **LAYER, regime=regime)
+
+
+def test_questions_of_both_regimes_are_remembered_apart_and_answered_together(both: Selector) -> None:
+    queries = [
+        Query(operator="lstm", hyperparameters=LAYER, regime=one) for one in ("compiled", "launched")
+    ] * 2
+    found = [one.implementation for one in both.choose_each(queries) if isinstance(one, Choice)]
+    alone = [both.answer(query).implementation for query in queries]
+    assert found == alone
+    assert len(set(found)) == 2
+
+
+def test_a_choice_survives_its_dictionary_and_older_ones_are_as_they_were(both: Selector) -> None:
+    launched, found = both.choose("lstm", **LAYER), both.choose("lstm", **LAYER, regime="compiled")
+    assert "regime" not in launched.to_dict()
+    for one in (launched, found):
+        again = Choice.from_dict(json.loads(one.json))
+        assert again == replace(one, torch_device=None)
+
+
+def test_what_is_asked_of_compiled_layers_is_not_noted_for_measuring_launched_ones(trained: Selector) -> None:
+    given = {"hidden": 96, "batch": 24}
+    assert is_uncertain(trained.choose("lstm", **given))
+    assert not is_uncertain(trained.choose("lstm", **given, regime="compiled"))
+
+
+def test_import_selector_takes_the_regime_too(both: Selector) -> None:
+    found = selector.choose("lstm", **LAYER, regime="compiled", database=both.database)
+    assert found.implementation == both.choose("lstm", **LAYER, regime="compiled").implementation
