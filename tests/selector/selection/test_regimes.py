@@ -292,3 +292,20 @@ def test_what_is_asked_of_compiled_layers_is_not_noted_for_measuring_launched_on
 def test_import_selector_takes_the_regime_too(both: Selector) -> None:
     found = selector.choose("lstm", **LAYER, regime="compiled", database=both.database)
     assert found.implementation == both.choose("lstm", **LAYER, regime="compiled").implementation
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_compiled_records_do_not_say_from_which_device_times_are_carried_over(
+    frozen: bool, sqlite_database: Database
+) -> None:
+    """Of devices that run other kernels the one goes first of which the most was measured."""
+    one, two, asked = (replace(replay.HERE, name=f"Processor {name}") for name in "abc")
+    found = sweep()
+    little = [replace(record, device=two) for record in found[: len(found) // 2]]
+    with sqlite_database.write() as connection:
+        records.add(connection, [*(replace(record, device=one) for record in found), *little])
+    first, second = Selector(sqlite_database, frozen=frozen).others("lstm", asked)
+    with sqlite_database.write() as connection:
+        records.add(connection, compiled([replace(record, device=two) for record in found]))
+    assert Selector(sqlite_database, frozen=frozen).others("lstm", asked) == [first, second]
+    assert [first.name, second.name] == [one.name, two.name]
