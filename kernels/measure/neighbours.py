@@ -46,8 +46,7 @@ class Amid(nn.Module):
         if key not in self._around:
             bias = x.new_zeros(x.shape[-1]).requires_grad_(wanted)
             self._around[key] = bias, x.new_ones(1), x.new_zeros(())
-        with torch._dynamo.config.patch(recompile_limit=MOST_VARIANTS):
-            return self._call(self.layer, self._around[key], x, *rest)
+        return self._call(self.layer, self._around[key], x, *rest)
 
     @property
     def static_bytes(self) -> int:
@@ -65,6 +64,12 @@ class Amid(nn.Module):
     def load_state_dict(self, state_dict: Mapping[str, Any], *given: Any, **named: Any) -> Any:
         """Load the layer's."""
         return self.layer.load_state_dict(state_dict, *given, **named)
+
+
+def amid_neighbours(layer: nn.Module) -> Amid:
+    """A layer compiled with neighbours, in a process that compiles as many variants as the gate calls for."""
+    torch._dynamo.config.recompile_limit = MOST_VARIANTS  # not at each call, which is timed
+    return Amid(layer)
 
 
 def _amid(layer: nn.Module, around: tuple[Tensor, Tensor, Tensor], x: Tensor, *rest: Any) -> Any:

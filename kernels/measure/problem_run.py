@@ -18,7 +18,7 @@ from ..runtime.building import without_draws
 from .clock import Clock
 from .graphs import capture
 from .memory import measure_memory
-from .neighbours import Amid
+from .neighbours import amid_neighbours
 from .outcomes import Judged, failure, outcome, status_of
 from .policies import Policy
 from .timing import Contestant, interleave, timing
@@ -152,7 +152,7 @@ class ProblemRun:
         self._report.stage(name, BUILDING)
         with without_draws():
             module = registry.implementation(self._problem.operator, name).build(self._problem)
-            return Amid(module) if self._policy.regime == COMPILED else module
+            return amid_neighbours(module) if self._policy.regime == COMPILED else module
 
     def _load(self, name: str, judged: Judged, shared: _Shared) -> Timed | None:
         """Build a candidate that was judged elsewhere; None when that is the end of it."""

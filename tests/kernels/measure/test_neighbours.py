@@ -14,7 +14,7 @@ from torch import nn
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import MeasurementFailed, Record, Status
 from kernel_selector.kernels.measure import ONCE, QUICK, Session
-from kernel_selector.kernels.measure.neighbours import Amid, _amid, refusal, require_compiler
+from kernel_selector.kernels.measure.neighbours import Amid, _amid, amid_neighbours, refusal, require_compiler
 from kernel_selector.kernels.measure.policies import InvalidRegime
 from kernel_selector.kernels.measure.sweeps import Finished
 from kernel_selector.kernels.measure.workload import Workload, tensors
@@ -93,8 +93,8 @@ def test_the_biass_gradient_is_computed_too_and_none_in_inference() -> None:
 @pytest.mark.usefixtures("without_inductor")
 def test_each_kind_of_call_may_have_a_graph_of_its_own() -> None:
     torch._dynamo.reset()
-    amid = Amid(layer_of())
     with torch._dynamo.config.patch(recompile_limit=2):
+        amid = amid_neighbours(layer_of())
         for rows in range(1, 7):
             amid(torch.randn(rows, 6))
 
