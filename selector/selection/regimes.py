@@ -38,18 +38,20 @@ def accepting(request: Request) -> tuple[list[Implementation], dict[str, str]]:
 def failures(
     knowledge: Knowledge, request: Request, problem: Problem, origin: Device, default: str
 ) -> tuple[dict[str, str], dict[str, str]]:
-    """Reasons for exclusion and for doubt, as of `Evidence.failures`, in the regime of the measurements.
+    """Reasons for exclusion and for doubt, as of `Evidence.failures`, of the regime that is asked for.
 
-    What computed wrongly when it was launched does so when it is compiled.
+    What failed in it did, whatever answers; and what computed wrongly when it was launched does so compiled.
     """
     evidence = knowledge.measurements(problem.operator, origin.key, request.measured_in)
     failed, doubtful = evidence.failures(problem, request.device, default)
-    if request.measured_in == LAUNCHED:
+    if request.regime == LAUNCHED:
         return failed, doubtful
-    launched = knowledge.measurements(problem.operator, origin.key)
-    found = launched.failures(problem, request.device, default)
-    wrong, suspect = ({name: one for name, one in of.items() if says_wrong(one)} for of in found)
-    return {**wrong, **failed}, {**suspect, **doubtful}
+    other = request.regime if request.measured_in == LAUNCHED else LAUNCHED
+    found = knowledge.measurements(problem.operator, origin.key, other)
+    more = found.failures(problem, request.device, default)
+    counts = says_wrong if other == LAUNCHED else bool
+    excluded, suspect = ({name: one for name, one in of.items() if counts(one)} for of in more)
+    return {**excluded, **failed}, {**suspect, **doubtful}
 
 
 def as_launched(request: Request) -> Request:

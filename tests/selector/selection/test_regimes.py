@@ -167,7 +167,6 @@ def test_a_run_measures_what_is_missing_in_its_regime(sqlite_database: Database)
 
 
 LAYER = {"hidden": 64, "batch": 8, "seq": 10}
-DEFAULT = LSTM.default
 
 
 @pytest.fixture
@@ -257,6 +256,24 @@ def test_what_computes_wrongly_is_not_chosen_in_another_regime(selector_of: Any)
     found = selector.choose("lstm", **LAYER, regime="compiled")
     assert found.source == "exact"
     assert "gave wrong results" in found.exclusions[name]
+
+
+def test_what_failed_when_it_was_compiled_is_not_chosen_by_its_launched_time(selector_of: Any) -> None:
+    failed = replace(
+        replay.record(LSTM.problem(**LAYER), "hoisted"),
+        regime="compiled",
+        status=Status.CRASHED,
+        reason="a graph break",
+        memory=None,
+        forward=None,
+        forward_backward=None,
+    )
+    selector = selector_of([*sweep(), failed])
+    found = selector.choose("lstm", **LAYER, among=["hoisted", "unfused"], regime="compiled")
+    assert "a graph break" in found.exclusions["hoisted"]
+    assert found.implementation == "unfused"
+    assert any("measured compiled with neighbours" in one for one in found.caveats)
+    assert selector.choose("lstm", **LAYER, among=["hoisted", "unfused"]).implementation == "hoisted"
 
 
 @pytest.mark.parametrize("regime", ["graph", "eager", "", None, 3, ["compiled"], {}])
