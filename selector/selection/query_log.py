@@ -101,7 +101,7 @@ def is_uncertain(choice: Choice) -> bool:
     candidate may be faster, as far as its interval goes, or has no figure at all."""
     if choice.source not in ("model", "extrapolated", "transfer", "default") or choice.objective != "time":
         return False
-    if choice.regime != LAUNCHED:  # the notes are of what `selector profile` measures without more words
+    if choice.regime != LAUNCHED:  # the notes are of what to measure launched
         return False
     if not choice.may_be_beaten:
         return False

@@ -57,6 +57,7 @@ def failures(
 def as_launched(request: Request) -> Request:
     """The same question, answered by measurements of launched layers, with the caveat that says so."""
     problem, words = request.problem, AS_LAUNCHED.format(request.where.device.name)
-    command = f": `selector profile {problem.key} --regime {COMPILED}` measures it."
-    note = f"{words}{'.' if problem.as_dict.get('packed') else command}"  # of packed ones nothing is measured
+    command = " ".join(("selector profile", problem.key, "--regime", COMPILED))
+    packed = problem.as_dict.get("packed")  # of which nothing is measured compiled
+    note = f"{words}." if packed else f"{words}: `{command}` measures it."
     return request._replace(measured_in=LAUNCHED, notes=(*request.notes, note))
