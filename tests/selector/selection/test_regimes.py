@@ -107,14 +107,21 @@ def test_nothing_learns_from_compiled_records() -> None:
     assert Evidence([*found, *compiled(found)], VERSIONS).groups == Evidence(found, VERSIONS).groups
 
 
-def test_the_database_keeps_regimes_apart(sqlite_database: Database) -> None:
+@pytest.mark.parametrize("place", ["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
+def test_the_database_keeps_regimes_apart(place: str, tmp_path: Path, request: pytest.FixtureRequest) -> None:
+    url = request.getfixturevalue("postgres_url") if place == "postgresql" else tmp_path / "records.sqlite"
+    with Database.open(url, create=True) as database:
+        keeps_regimes_apart(database)
+
+
+def keeps_regimes_apart(database: Database) -> None:
     found = sweep()[:3]
-    with sqlite_database.write() as connection:
+    with database.write() as connection:
         records.add(connection, found)
         before = snapshot(connection)
         assert records.add(connection, compiled(found)) == 3
         assert snapshot(connection) != before
-    with sqlite_database.read() as connection:
+    with database.read() as connection:
         assert list(records.find(connection)) == found
         assert list(records.find(connection, regime="compiled")) == compiled(found)
         assert list(records.find(connection, regime=None)) == [*found, *compiled(found)]
