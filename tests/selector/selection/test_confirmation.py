@@ -243,7 +243,7 @@ def test_what_waits_is_measured_again_and_nothing_learns_from_it(database):
     dataset, _ = load_measured("lstm", database)
     assert {one.total.undisturbed_ms for one in dataset.measured} == {10, 30, 11, 12}
 
-    here = SimpleNamespace(device=H200, environment=environment, policy=SimpleNamespace(name="quick"))
+    here = SimpleNamespace(device=H200, environment=environment, policy=measure.QUICK)
     assert B in missing(database, here, [again[0].problem])[again[0].problem]
     send(database, "t1", [record(B, 2.1, hidden=64, environment=environment, number=1)])
     assert B not in missing(database, here, [again[0].problem])[again[0].problem]
