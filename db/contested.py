@@ -15,7 +15,7 @@ from sqlalchemy.engine import Connection
 
 from .bulk import parts
 from .schema.corrections import counts, credited, untrusted
-from .schema.measurements import Device, Implementation, Measurement, Problem, Submission
+from .schema.measurements import Device, Implementation, Measurement, Problem, Submission, regime_of
 
 PAGE = 10_000
 
@@ -33,6 +33,7 @@ class Claim(NamedTuple):
     status: str
     time_ms: float | None  # undisturbed, of forward and backward in training, else of forward
     peak_bytes: int | None
+    regime: str
 
 
 def was_sent_to(connection: Connection) -> bool:
@@ -111,6 +112,7 @@ def _told(joined: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
         Measurement.status,
         func.coalesce(Measurement.forward_backward_undisturbed_ms, Measurement.forward_undisturbed_ms),
         Measurement.memory_peak_bytes,
+        regime_of(),
     )
     told = joined.with_only_columns(*columns).join(Implementation)
     return told.order_by(Measurement.id).execution_options(yield_per=PAGE)

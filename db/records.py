@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, RowMapping, Select, case, exists, func, se
 from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment, Record, Status
+from kernel_selector.kernels.contract.record import LAUNCHED
 
 from . import authorships, counters, rows
 from .bulk import FEW, apart_from, insert_new, known, parts
@@ -30,6 +31,7 @@ FILTERS: Mapping[str, Any] = {
     "device": tables.Device.key,
     "implementation": tables.Implementation.name,
     "status": tables.Measurement.status,
+    "regime": tables.regime_of(),
 }
 
 
@@ -90,16 +92,21 @@ def find(
     operator: str | None = None,
     device_key: str | None = None,
     statuses: Collection[Status | str] | None = None,
+    regime: str | None = LAUNCHED,
     limit: int | None = None,
     without: Collection[int] = (),
 ) -> Iterator[Record]:
-    """Records that count, in the order in which they were stored; with a limit, the last ones of it.
+    """Records of a regime that count, in the order in which they were stored; with a limit, the last of it.
 
+    Of layers that are launched where none is named, so that nobody compares other times with these unasked;
+    None: of all regimes.
     `without` are ids of those to leave out. Iterate inside the transaction: records are fetched as they are
     asked for.
     """
     query = select(tables.Measurement.__table__)
     query = query.where(counting(), apart_from(connection, tables.Measurement.id, without))
+    if regime is not None:
+        query = query.where(tables.regime_of() == regime)
     if operator is not None:
         query = query.join(tables.Problem).where(tables.Problem.operator == operator)
     if device_key is not None:
@@ -121,7 +128,7 @@ def newest(
     problem_keys: Sequence[str] | None = None,
     without: Collection[int] = (),
 ) -> Iterator[Figures]:
-    """Figures of an operator's records on a kind of device, in the order of `find`.
+    """Figures of an operator's records on a kind of device, of all regimes, in the order of `find`.
 
     Of all problems, or of some, `bulk.LOOKUP` at most.
 
@@ -135,7 +142,8 @@ def newest(
     thing = [columns[f"{name}_id"] for name in ("problem", "implementation", "device", "environment")]
     versions = select(tables.Implementation.id).where(tables.Implementation.operator == operator)
     place = func.row_number().over(
-        partition_by=(*thing, columns.policy), order_by=(measured_at.desc(), columns.id.desc())
+        partition_by=(*thing, columns.policy, tables.regime_of()),
+        order_by=(measured_at.desc(), columns.id.desc()),
     )
     figures = [columns[name] for name in rows.FIGURES if name != "measured_at"]
     ranked = (  # without the figures, which would be sorted with it
@@ -159,8 +167,8 @@ def newest(
 def times_by_author(
     connection: Connection, record: Record, versions: Collection[str], *, without: Collection[int] = ()
 ) -> dict[str | None, list[float]]:
-    """Undisturbed milliseconds of the good records of a record's problem and implementation that count, in
-    some of its versions and on its kind of device, by author (None: measured here), but for some ids.
+    """Undisturbed milliseconds of the good records of a record's problem, implementation and regime that
+    count, in some versions and on its kind of device, by author (None: measured here), but for some ids.
     """
     total = tables.Measurement.__table__.c[f"{rows.TOTALS[record.problem['mode']]}_{rows.UNDISTURBED}"]
     query = (
@@ -172,7 +180,7 @@ def times_by_author(
         .outerjoin(tables.Submission, tables.Submission.id == credited())
         .where(tables.Problem.key == record.problem.key, tables.Device.key == record.device.key)
         .where(tables.Implementation.operator == record.problem.operator)
-        .where(tables.Implementation.name == record.implementation)
+        .where(tables.Implementation.name == record.implementation, tables.regime_of() == record.regime)
         .where(tables.Implementation.version.in_(list(versions)))
         .where(tables.Measurement.status == Status.OK.value, total.is_not(None), counting())
         .where(apart_from(connection, tables.Measurement.id, without))
@@ -250,14 +258,17 @@ def finished(
     policy: str,
     problem_key: str | None = None,
     without: Collection[int] = (),
-) -> set[tuple[str, str, str]]:
-    """(problem key, implementation, version) of all that is measured, or of one problem, however it ended.
+) -> set[tuple[str, str, str, str]]:
+    """(problem key, implementation, version, regime) of all that is measured, or of one problem, however it
+    ended.
 
     The device is matched with its host, whatever rates were measured; the environment exactly. `without` are
     ids of measurements to leave out.
     """
     query = (
-        select(tables.Problem.key, tables.Implementation.name, tables.Implementation.version)
+        select(
+            tables.Problem.key, tables.Implementation.name, tables.Implementation.version, tables.regime_of()
+        )
         .select_from(tables.Measurement)
         .join(tables.Problem)
         .join(tables.Implementation)
@@ -272,7 +283,7 @@ def finished(
     )
     if problem_key is not None:
         query = query.where(tables.Problem.key == problem_key)
-    return {(key, name, version) for key, name, version in connection.execute(query)}
+    return {(key, name, version, regime) for key, name, version, regime in connection.execute(query)}
 
 
 def counts(connection: Connection) -> list[dict[str, Any]]:

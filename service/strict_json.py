@@ -28,7 +28,8 @@ class StrictRoute(APIRoute):
     def get_route_handler(self) -> Handler:
         """The handler, behind the check."""
         handle = super().get_route_handler()
-        known = [parameter.alias for parameter in self.dependant.query_params]
+        parts = (self.dependant, *self.dependant.dependencies)
+        known = [parameter.alias for part in parts for parameter in part.query_params]
 
         async def checked(request: Request) -> Response:
             needed = needed_scope(request.method, self.path)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Environment, Integer, Problem, Record, Status
+from kernel_selector.kernels.contract.record import LAUNCHED
 from kernel_selector.kernels.versions import standing_for
 
 from ..cost_model.domain import differences, seen_alike, unlike, words_of
@@ -176,14 +177,16 @@ class Others(NamedTuple):
     settings: Mapping[tuple[str, str, str], Setting]
     left_out: Mapping[str, int]
     waiting: Mapping[str, int]
+    apart: Mapping[str, Others] = MappingProxyType({})  # of other regimes
 
 
 NO_OTHERS = Others({}, {}, {}, {}, {})
 
 
 class Evidence:
-    """The records of one operator on one kind of device (all hosts that have it).
+    """The records of one operator on one kind of device (all hosts that have it), of one regime.
 
+    Those of other regimes than launched lie apart (`in_regime`): nothing here, and no cost model, sees them.
     `versions` are those of its implementations now, by name; `groups` has what was measured, by the problem's
     key and its circumstances, and `failed` what failed, by structure; `left_out` counts records of impossible
     problems by the problem's key. What is no implementation any more is passed over. `rejected` are verdicts
@@ -201,6 +204,7 @@ class Evidence:
         shipped: bool = False,
         waiting: Mapping[str, int] = MappingProxyType({}),
         others: Others = NO_OTHERS,
+        regime: str = LAUNCHED,
     ) -> None:
         self.versions = versions
         self.shipped = shipped
@@ -210,9 +214,16 @@ class Evidence:
         self.problems: dict[str, Problem] = dict(others.problems)
         self.groups: dict[str, dict[tuple[str, str, str], Group]] = defaultdict(dict, others.groups)
         self.failed: dict[tuple[object, ...], list[Failure]] = defaultdict(list)
-        possible = Possible(one for one in records if one.implementation in versions)
+        apart: dict[str, list[Record | Figures]] = defaultdict(list)
+        possible = Possible(self._of_regime(regime, records, apart))
         for record in possible:
             self._add(record)
+        self._apart = {
+            name: Evidence(
+                apart[name], versions, shipped=shipped, others=others.apart.get(name, NO_OTHERS), regime=name
+            )
+            for name in {*apart, *others.apart}
+        }
         self.left_out = possible.left_out + Counter(others.left_out)
         self._note_failures()
         for record in self.rejected:
@@ -220,6 +231,23 @@ class Evidence:
             measured = Measured.of(record, versions.get(record.implementation))
             self._note_failure((record.problem, setting, record.implementation, measured))
         self._values = {problem.values for problem in self.problems.values()}
+
+    def _of_regime(
+        self, regime: str, records: Iterable[Record | Figures], apart: dict[str, list[Record | Figures]]
+    ) -> Iterator[Record | Figures]:
+        """The records of a regime that are of implementations as they are; those of others go to `apart`."""
+        for one in records:
+            if one.regime != regime:
+                apart[one.regime].append(one)
+            elif one.implementation in self.versions:
+                yield one
+
+    def in_regime(self, regime: str) -> Evidence:
+        """The records of another regime; all of these where it is `launched`."""
+        if regime == LAUNCHED:
+            return self
+        found = self._apart.get(regime)
+        return Evidence((), self.versions, shipped=self.shipped, regime=regime) if found is None else found
 
     def others(self, keys: Collection[str]) -> Others:
         """Records of all problems but those with these keys."""
@@ -229,7 +257,8 @@ class Evidence:
 
         groups = rest(self.groups)
         used = {key: self.settings[key] for group in groups.values() for key in group}
-        return Others(rest(self.problems), groups, used, rest(self.left_out), rest(self.waiting))
+        apart = {regime: one.others(keys) for regime, one in self._apart.items()}
+        return Others(rest(self.problems), groups, used, rest(self.left_out), rest(self.waiting), apart)
 
     @property
     def ships(self) -> Evidence | None:

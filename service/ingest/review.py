@@ -56,7 +56,7 @@ class Review:
         self._devices: dict[str, str | None] = {}
         self._known: dict[str, Device | None] = {}
         self._least_ms: dict[tuple[str, str, str], float] = {}
-        self._evidence: dict[tuple[str, str], Evidence] = {}
+        self._evidence: dict[tuple[str, str, str], Evidence] = {}
         self._waiting: dict[tuple[str, str], dict[int, str]] = {}
         self._times: dict[tuple[str, ...], dict[str | None, list[float]]] = {}
 
@@ -164,9 +164,10 @@ class Review:
         problem, device = record.problem, record.device.key
         if (problem.operator, problem.key) not in self._there:
             return {}
-        key = problem.key, device, record.implementation, record.implementation_version
+        version = record.implementation_version
+        key = problem.key, device, record.implementation, version, record.regime
         if key not in self._times:
-            versions = registry.versions_alike(problem.operator, *key[2:])
+            versions = registry.versions_alike(problem.operator, record.implementation, version)
             with self._selector.database.read() as connection:
                 waiting = self._unconfirmed(connection, problem, device)
                 self._times[key] = records.times_by_author(connection, record, versions, without=waiting)
@@ -179,11 +180,11 @@ class Review:
         return [item.estimate.time_ms for item in found if item.estimate]
 
     def _of(self, record: Record) -> Evidence:
-        """Evidence of the record's operator on its kind of device."""
-        pair = record.problem.operator, record.device.key
-        if pair not in self._evidence:
-            self._evidence[pair] = self._selector.evidence(*pair)
-        return self._evidence[pair]
+        """Evidence of the record's operator on its kind of device, in its regime."""
+        key = record.problem.operator, record.device.key, record.regime
+        if key not in self._evidence:
+            self._evidence[key] = self._selector.evidence(*key)
+        return self._evidence[key]
 
     def _too_fast(self, record: Record, time_ms: float) -> str | None:
         least_ms = self._least(record)

@@ -51,7 +51,7 @@ def database(tmp_path):
         yield opened
 
 
-def record(name, ms, *, hidden=512, peak=2**20, number=0, device=H200, environment=None):
+def record(name, ms, *, hidden=512, peak=2**20, number=0, device=H200, environment=None, **more):
     timing = None if ms == FAILED else Timing(p20_ms=ms, p50_ms=ms, p80_ms=ms, samples=9)
     return Record(
         problem=registry.operator("lstm").problem({"hidden": hidden, "batch": 32}),
@@ -67,6 +67,7 @@ def record(name, ms, *, hidden=512, peak=2**20, number=0, device=H200, environme
         forward=timing,
         forward_backward=timing,
         memory=None if timing is None else Memory(peak_bytes=peak, held_bytes=0, workspace_bytes=0),
+        **more,
     )
 
 
@@ -96,6 +97,7 @@ def ships(tmp_path, monkeypatch):
 
 
 BYTES = {"peak": 2**24}
+COMPILED = {"regime": "compiled"}
 SAID = {
     "the owner alone": ([(OWNER, A, 10), (OWNER, B, 1)], ()),
     "one trusted token alone": ([("t1", A, 10), ("t1", B, 1)], ()),
@@ -126,6 +128,11 @@ SAID = {
     "two that are not": ([("u1", A, 10), ("u2", A, 11)], ()),
     "two that differ": ([("u1", A, 10), ("u2", A, 17)], (0, 1)),
     "two that fail": ([("u1", A, FAILED), ("u2", A, FAILED), ("u2", B, FAILED)], (2,)),
+    "a flip of another regime": ([(OWNER, A, 10), (OWNER, B, 30), ("t1", B, 3, COMPILED)], ()),
+    "a flip in another regime": (
+        [(OWNER, A, 10, COMPILED), (OWNER, B, 30, COMPILED), ("t1", B, 3, COMPILED), ("t1", B, 3)],
+        (2,),
+    ),
     "beside the owner": ([(OWNER, A, 10), ("u1", A, 10), ("u2", A, 10)], (1, 2)),
 }
 
@@ -236,7 +243,7 @@ def test_what_waits_is_measured_again_and_nothing_learns_from_it(database):
     dataset, _ = load_measured("lstm", database)
     assert {one.total.undisturbed_ms for one in dataset.measured} == {10, 30, 11, 12}
 
-    here = SimpleNamespace(device=H200, environment=environment, policy=SimpleNamespace(name="quick"))
+    here = SimpleNamespace(device=H200, environment=environment, policy=measure.QUICK)
     assert B in missing(database, here, [again[0].problem])[again[0].problem]
     send(database, "t1", [record(B, 2.1, hidden=64, environment=environment, number=1)])
     assert B not in missing(database, here, [again[0].problem])[again[0].problem]
