@@ -16,10 +16,10 @@ from sqlalchemy.engine import Connection
 from .bulk import parts
 from .rows import PERCENTILES
 from .schema.corrections import counts, credited, untrusted
-from .schema.measurements import Device, Implementation, Measurement, Problem, Submission
+from .schema.measurements import Device, Implementation, Measurement, Problem, Submission, regime_of
 
 PAGE = 10_000
-FIRST = 10  # of the columns of a claim that are percentiles
+FIRST = 11  # of the columns of a claim that are percentiles
 
 
 class Claim(NamedTuple):
@@ -39,6 +39,7 @@ class Claim(NamedTuple):
     status: str
     time_ms: float | None  # undisturbed, of forward and backward in training, else of forward
     peak_bytes: int | None
+    regime: str
     percentiles: tuple[float, float, float, int] | None
     forward_ms: float | None
     graph_ms: float | None  # of a graph of forward and backward, its 20th percentile
@@ -129,6 +130,7 @@ def _told(joined: Select[*tuple[Any, ...]]) -> Select[*tuple[Any, ...]]:
         Measurement.status,
         _of_total("undisturbed_ms"),
         Measurement.memory_peak_bytes,
+        regime_of(),
         *(_of_total(part) for part in (*PERCENTILES, "samples")),
         _in_training(Measurement.forward_undisturbed_ms),
         _in_training(Measurement.graph_forward_backward_p20_ms),

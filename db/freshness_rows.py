@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import Environment, Problem
+from kernel_selector.kernels.contract.record import LAUNCHED
 
 from . import rows
 from .schema import measurements as tables
@@ -35,7 +36,10 @@ class FreshnessRow(NamedTuple):
 
 
 def freshness_rows(connection: Connection) -> Iterator[FreshnessRow]:
-    """Measurements that count, in the order in which they were stored. Iterate inside the transaction."""
+    """Measurements of launched layers that count, in the order in which they were stored.
+
+    Iterate inside the transaction.
+    """
     measurement = tables.Measurement
     query = (
         select(
@@ -55,7 +59,7 @@ def freshness_rows(connection: Connection) -> Iterator[FreshnessRow]:
         .join(tables.Problem)
         .join(tables.Device)
         .join(tables.Implementation)
-        .where(counts())
+        .where(counts(), tables.regime_of() == LAUNCHED)
         .order_by(measurement.id)
         .execution_options(yield_per=PAGE)
     )

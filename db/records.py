@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
-from sqlalchemy import ColumnElement, RowMapping, Select, case, exists, func, select, true
+from sqlalchemy import ColumnElement, RowMapping, Select, case, exists, func, select, true, union
 from sqlalchemy.engine import Connection
 
 from kernel_selector.kernels.contract import CorruptRecord, Device, Environment, Record, Status
+from kernel_selector.kernels.contract.record import LAUNCHED
 
 from . import authorships, counters, rows
 from .bulk import FEW, apart_from, insert_new, known, parts
@@ -18,8 +20,8 @@ from .hashing import content_hash
 from .reference_rows import SharedRows, natural_key
 from .rows import Figures
 from .schema import measurements as tables
+from .schema.corrections import Authorship, credited, untrusted
 from .schema.corrections import counts as counting
-from .schema.corrections import credited, untrusted
 
 BATCH = 1000  # records at once while adding; more do not make it faster
 PAGE = 1000  # records fetched at once while finding
@@ -29,6 +31,7 @@ FILTERS: Mapping[str, Any] = {
     "device": tables.Device.key,
     "implementation": tables.Implementation.name,
     "status": tables.Measurement.status,
+    "regime": tables.regime_of(),
 }
 
 
@@ -89,16 +92,21 @@ def find(
     operator: str | None = None,
     device_key: str | None = None,
     statuses: Collection[Status | str] | None = None,
+    regime: str | None = LAUNCHED,
     limit: int | None = None,
     without: Collection[int] = (),
 ) -> Iterator[Record]:
-    """Records that count, in the order in which they were stored; with a limit, the last ones of it.
+    """Records of a regime that count, in the order in which they were stored; with a limit, the last of it.
 
+    Of layers that are launched where none is named, so that nobody compares other times with these unasked;
+    None: of all regimes.
     `without` are ids of those to leave out. Iterate inside the transaction: records are fetched as they are
     asked for.
     """
     query = select(tables.Measurement.__table__)
     query = query.where(counting(), apart_from(connection, tables.Measurement.id, without))
+    if regime is not None:
+        query = query.where(tables.regime_of() == regime)
     if operator is not None:
         query = query.join(tables.Problem).where(tables.Problem.operator == operator)
     if device_key is not None:
@@ -120,7 +128,7 @@ def newest(
     problem_keys: Sequence[str] | None = None,
     without: Collection[int] = (),
 ) -> Iterator[Figures]:
-    """Figures of an operator's records on a kind of device, in the order of `find`.
+    """Figures of an operator's records on a kind of device, of all regimes, in the order of `find`.
 
     Of all problems, or of some, `bulk.LOOKUP` at most.
 
@@ -134,7 +142,8 @@ def newest(
     thing = [columns[f"{name}_id"] for name in ("problem", "implementation", "device", "environment")]
     versions = select(tables.Implementation.id).where(tables.Implementation.operator == operator)
     place = func.row_number().over(
-        partition_by=(*thing, columns.policy), order_by=(measured_at.desc(), columns.id.desc())
+        partition_by=(*thing, columns.policy, tables.regime_of()),
+        order_by=(measured_at.desc(), columns.id.desc()),
     )
     figures = [columns[name] for name in rows.FIGURES if name != "measured_at"]
     ranked = (  # without the figures, which would be sorted with it
@@ -158,8 +167,8 @@ def newest(
 def figures_by_author(
     connection: Connection, record: Record, versions: Collection[str], *, without: Collection[int] = ()
 ) -> dict[str | None, list[dict[str, float]]]:
-    """Figures of the good records of a record's problem and implementation that count, in some of its
-    versions and on its kind of device, by author (None: measured here), but for some ids.
+    """Figures of the good records of a record's problem, implementation and regime that count, in
+    some of its versions and on its kind of device, by author (None: measured here), but for some ids.
 
     Milliseconds by the timing's name, those of graphs as 20th percentiles and others undisturbed, and bytes.
     """
@@ -173,7 +182,7 @@ def figures_by_author(
         .outerjoin(tables.Submission, tables.Submission.id == credited())
         .where(tables.Problem.key == record.problem.key, tables.Device.key == record.device.key)
         .where(tables.Implementation.operator == record.problem.operator)
-        .where(tables.Implementation.name == record.implementation)
+        .where(tables.Implementation.name == record.implementation, tables.regime_of() == record.regime)
         .where(tables.Implementation.version.in_(list(versions)))
         .where(tables.Measurement.status == Status.OK.value, counting())
         .where(apart_from(connection, tables.Measurement.id, without))
@@ -252,14 +261,17 @@ def finished(
     policy: str,
     problem_key: str | None = None,
     without: Collection[int] = (),
-) -> set[tuple[str, str, str]]:
-    """(problem key, implementation, version) of all that is measured, or of one problem, however it ended.
+) -> set[tuple[str, str, str, str]]:
+    """(problem key, implementation, version, regime) of all that is measured, or of one problem, however it
+    ended.
 
     The device is matched with its host, whatever rates were measured; the environment exactly. `without` are
     ids of measurements to leave out.
     """
     query = (
-        select(tables.Problem.key, tables.Implementation.name, tables.Implementation.version)
+        select(
+            tables.Problem.key, tables.Implementation.name, tables.Implementation.version, tables.regime_of()
+        )
         .select_from(tables.Measurement)
         .join(tables.Problem)
         .join(tables.Implementation)
@@ -274,7 +286,7 @@ def finished(
     )
     if problem_key is not None:
         query = query.where(tables.Problem.key == problem_key)
-    return {(key, name, version) for key, name, version in connection.execute(query)}
+    return {(key, name, version, regime) for key, name, version, regime in connection.execute(query)}
 
 
 def counts(connection: Connection) -> list[dict[str, Any]]:
@@ -314,15 +326,15 @@ def total(connection: Connection) -> int:
 def devices(connection: Connection) -> list[Device]:
     """The measured devices, one for each fingerprint, as last probed; sorted by name and host.
 
-    Those of which nothing counts are left out. Authors who are not trusted are believed about kinds of device
-    that nobody else has measured.
+    Those of which nothing counts are left out. Two authors who are not trusted are believed about a kind of
+    device that nobody else has measured, and one is not.
     """
     trusted, others = devices_by_trust(connection)
     return sorted([*trusted, *others], key=lambda one: (one.name, one.host)) if others else trusted
 
 
 def devices_by_trust(connection: Connection) -> tuple[list[Device], list[Device]]:
-    """Devices that the owner and trusted authors measured, and those of kinds that nobody but others did."""
+    """Devices that the owner and trusted authors measured, and of other kinds those of several authors."""
     measured = (
         select(tables.Measurement.id)
         .outerjoin(tables.Submission, tables.Submission.id == credited())
@@ -330,7 +342,20 @@ def devices_by_trust(connection: Connection) -> tuple[list[Device], list[Device]
     )
     found = _last_probed(connection, measured.where(~untrusted()).exists())
     known = {device.key for device in found}
-    return found, [one for one in _last_probed(connection, measured.exists()) if one.key not in known]
+    others = [one for one in _last_probed(connection, measured.exists()) if one.key not in known]
+    agreed = _measured_by_several(connection) if others else set()
+    return found, [one for one in others if one.key in agreed]
+
+
+def _measured_by_several(connection: Connection) -> set[str]:
+    """Keys of the devices of which two authors or more have sent measurements that count."""
+    sent = select(tables.Device.key, tables.Submission.author).select_from(tables.Measurement)
+    sent = sent.join(tables.Device).where(counting()).distinct()
+    first = sent.join(tables.Submission, tables.Submission.id == tables.Measurement.submission_id)
+    further = sent.join(Authorship, Authorship.measurement_id == tables.Measurement.id)
+    further = further.join(tables.Submission, tables.Submission.id == Authorship.submission_id)
+    authors = Counter(key for key, _ in {*map(tuple, connection.execute(union(first, further)))})
+    return {key for key, number in authors.items() if number > 1}
 
 
 def _last_probed(connection: Connection, condition: ColumnElement[bool]) -> list[Device]:

@@ -24,6 +24,7 @@ from kernel_selector.kernels.contract import (
     Timing,
 )
 from kernel_selector.kernels.contract.errors import shorten
+from kernel_selector.kernels.contract.record import LAUNCHED
 from kernel_selector.kernels.contract.timing import undisturbed
 
 from .schema.measurements import MEMORY, OPTIONAL_MEMORY, TIMINGS
@@ -41,7 +42,7 @@ OF_TOTAL = {
 }
 GRAPHS = ("graph_forward", "graph_forward_backward")
 FIGURES = (
-    *("policy", "status", "reason", "measured_at", "gate_revision"),
+    *("policy", "status", "reason", "measured_at", "gate_revision", "regime"),
     *(f"memory_{part}" for part in (*MEMORY, *OPTIONAL_MEMORY)),
     *(column for columns in OF_TOTAL.values() for column in columns),
     *(f"{name}_{part}" for name in GRAPHS for part in (*PERCENTILES, "samples", "raw_ms")),
@@ -79,6 +80,7 @@ class Figures(NamedTuple):
     graph_forward: Percentiles | None = None
     graph_forward_backward: Percentiles | None = None
     memory: Memory | None = None
+    regime: str = LAUNCHED
 
 
 class Percentiles(NamedTuple):
@@ -159,6 +161,7 @@ def measurement_row(record: Record) -> dict[str, Any]:
         "gate_revision": None
         if record.gate_revision is None
         else _integer("gate_revision", record.gate_revision),
+        "regime": None if record.regime == LAUNCHED else record.regime,
     }
     for name in TIMINGS:
         timing: Timing | None = getattr(record, name)
@@ -214,6 +217,7 @@ def record_of(row: RowMapping, **shared: Any) -> Record:
         measured_at=row["measured_at"],
         seed=row["seed"],
         gate_revision=row["gate_revision"],
+        regime=row["regime"] or LAUNCHED,
         gate=GateResult(
             passed=row["gate_passed"],
             worst_error_ratio=row["gate_worst_error_ratio"],
@@ -244,6 +248,7 @@ def figures_of(row: RowMapping, *, problem: Problem, **shared: Any) -> Figures:
         total=Percentiles(*(row[column] for column in OF_TOTAL[name])) if timed else None,
         peak_bytes=row["memory_peak_bytes"],
         gate_revision=row["gate_revision"],
+        regime=row["regime"] or LAUNCHED,
         **of_step,
         **shared,
     )

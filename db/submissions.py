@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -13,7 +13,7 @@ from sqlalchemy.engine import Connection
 from .bulk import FEW, insert_new, known, parts
 from .hashing import content_hash
 from .schema.corrections import held
-from .schema.measurements import Quarantined, Submission
+from .schema.measurements import Device, Measurement, Quarantined, Submission
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +83,19 @@ def aside(connection: Connection, lines: Sequence[str]) -> list[bool]:
     hashes = list(map(content_hash, lines))
     there = set(known(connection, Quarantined, hashes))
     return [hashed in there for hashed in hashes]
+
+
+def kinds_beside(connection: Connection, known: Collection[str], author: str) -> set[str]:
+    """Keys of the devices that an author has sent measurements of, beside some keys."""
+    devices = connection.execute(select(Device.id, Device.key)).all()
+    others = {row.id: row.key for row in devices if row.key not in known}
+    sent = select(Measurement.id).join(Submission, Submission.id == Measurement.submission_id)
+    sent = sent.where(Measurement.device_id == Device.id, Submission.author == author)
+    found = set[str]()
+    for part in parts(list(others)):
+        ids = connection.execute(select(Device.id).where(Device.id.in_(part), sent.exists())).scalars()
+        found |= {others[one] for one in ids}
+    return found
 
 
 def quarantined(

@@ -80,7 +80,7 @@ def merge(
     Records that are there are left to their authors.
     """
     found = difference(source, target, waiting=waiting)
-    records.add(target, records.find(source, without=waiting))
+    records.add(target, records.find(source, regime=None, without=waiting))
     seen: imported.Repetitions = Counter()  # over all batches: the same hashes as in the source
     for batch_row in imported.batches(source):
         imported.add(
@@ -128,7 +128,7 @@ def _records(connection: Connection, without: Collection[int] = ()) -> Iterator[
     left_out = apart_from(connection, Measurement.id, without)
     query = select(Measurement.content_hash).where(counts(), left_out).order_by(Measurement.id)
     hashes = connection.execute(query).scalars().all()
-    for content, record in zip(hashes, records.find(connection, without=without), strict=True):
+    for content, record in zip(hashes, records.find(connection, regime=None, without=without), strict=True):
         yield bytes.fromhex(content), _digest(record.identity), record.problem.operator
 
 

@@ -63,6 +63,9 @@ def choose(
         Name of the implementation to use, whatever the measurements.
     among : sequence of str, optional
         Names of the implementations to choose from; all when None.
+    regime : {"launched", "compiled"}, by keyword
+        Whether the layer is launched by itself, which is the default, or stands between neighbours in a graph
+        of torch.compile.
     database : Database, URL or path, optional
         As for `Selector`.
 

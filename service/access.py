@@ -55,6 +55,7 @@ REFUSED_S = 0.1  # that a request beyond the rate waits for being told so
 BURST_S = 2.0  # of its rate that a token may use at once
 ANONYMOUS = Grant(name="local", scopes=frozenset({"read"}))
 # one text for all of them: neither a wrong nor an old secret is worth a hint
+NO_SUCH_PATH = "The path has a character that no path here has."
 UNAUTHORIZED = "Expected `Authorization: Bearer` with a valid token: `selector token create` makes one."
 
 
@@ -85,6 +86,9 @@ class Access:
         path = own_path(scope) if scope["type"] == "http" else ""
         if scope["type"] != "http" or path in FREE:
             await self.app(scope, receive, send)
+            return
+        if not path.isprintable():  # routes match before a newline at the end, and look-ups of paths do not
+            await _refuse(404, NO_SUCH_PATH, {}, scope, receive, send)
             return
         needed = needed_scope(scope["method"], path)
         try:

@@ -88,10 +88,11 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_url(url)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Count a header, or a trailer behind a body."""
+        """Count a header, or a trailer behind a body, which is dropped: a proxy has not looked at it."""
         self._headers += 1
         self._count(name, value)
-        super().on_header(name, value)
+        if self._head_timer is not None:
+            super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         """Stop the head's clock, and queue the request where it has to wait."""

@@ -66,8 +66,7 @@ class Extender:
         try:
             pod, candidates = filter_arguments(body)
         except NotUnderstood as error:
-            LOGGER.warning("filter: %s", error)
-            return Candidates(None, None, {}).answer({}) | {"Error": f"Not understood: {error}"}
+            return _not_understood(error)
         return candidates.answer(_refused(self._verdicts(pod, self._products(candidates))))
 
     def prioritize(self, body: bytes) -> list[dict[str, Any]]:
@@ -128,7 +127,11 @@ def create_extender(selector: Selector, *, nodes: Mapping[str, str] | None = Non
 
     def answering(verb: Callable[[bytes], object]) -> Callable[[Request], Any]:
         async def answer(request: Request) -> Response:
-            return _json(await run_in_threadpool(verb, await request.body()))
+            found = await run_in_threadpool(verb, await request.body())
+            try:
+                return _json(found)
+            except ValueError as error:  # of a number in a node that is larger than any, such as 1e400
+                return _json(_not_understood(error))
 
         return answer
 
@@ -167,6 +170,12 @@ def create_extender(selector: Selector, *, nodes: Mapping[str, str] | None = Non
     )
     app.add_middleware(BodyLimit, max_bytes=MOST_BODY_BYTES, larger={})
     return app
+
+
+def _not_understood(error: ValueError) -> dict[str, Any]:
+    """`ExtenderFilterResult` for what the scheduler does not send."""
+    LOGGER.warning("filter: %s", error)
+    return Candidates(None, None, {}).answer({}) | {"Error": f"Not understood: {error}"}
 
 
 def _json(document: object, *, status: int = 200) -> Response:

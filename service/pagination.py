@@ -34,8 +34,8 @@ def measurements(selector: Selector, equal: Mapping[str, str], *, cursor: str | 
     """Records that nobody retracted, each as `Record.to_json` has it, with author and batch (None: measured
     here), and whether it waits for somebody to agree.
 
-    `equal` may hold an operator, a device's key, an implementation and a status. Raises InvalidRequest for
-    a cursor that no page gave, and the errors of the database.
+    `equal` may hold an operator, a device's key, an implementation, a status and a regime. Raises
+    InvalidRequest for a cursor that no page gave, and the errors of the database.
     """
     from kernel_selector.db import records
 

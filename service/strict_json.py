@@ -13,18 +13,28 @@ from fastapi.routing import APIRoute
 from kernel_selector.kernels.contract.errors import shorten, suggest
 from selector.errors import InvalidRequest
 
+from .access import needed_scope
+
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class StrictRoute(APIRoute):
-    """A route that takes each of its query parameters once, and no other: 422 otherwise."""
+    """A route that takes each of its query parameters once, and no other: 422 otherwise.
+
+    And that is for requests to which the scope of its own path was granted: `Access` asks by the path as it
+    came, which may be written in a way that it does not know.
+    """
 
     def get_route_handler(self) -> Handler:
         """The handler, behind the check."""
         handle = super().get_route_handler()
-        known = [parameter.alias for parameter in self.dependant.query_params]
+        parts = (self.dependant, *self.dependant.dependencies)
+        known = [parameter.alias for part in parts for parameter in part.query_params]
 
         async def checked(request: Request) -> Response:
+            needed = needed_scope(request.method, self.path)
+            if needed not in request.scope.get("scopes", ()):
+                raise HTTPException(403, f"This needs a token with the scope {needed!r}.")
             if request.scope["query_string"]:
                 _require_parameters(request, known)
             return await handle(request)

@@ -10,6 +10,7 @@ Writes `benchmarks/results/poisoned.json`.
 
 from __future__ import annotations
 
+import argparse
 import json
 import random
 import tempfile
@@ -36,6 +37,7 @@ Times = dict[tuple[int, str], float]
 
 def main() -> None:
     """Poison, compare, print and write."""
+    argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter).parse_args()
     figures = {word: poisoned(trusted=word == "trusted") for word in ("untrusted", "trusted")}
     print(json.dumps(figures, indent=2))
     print(write_result("poisoned", {"honest": len(HIDDEN) * len(NAMES), "figures": figures}))

@@ -130,6 +130,8 @@ def check_file(path: Path) -> None:
         raise _missing(path, f": the folder {path.parent} does not exist")
     if path.is_dir():
         raise DatabaseCorrupt(f"{path} is a folder: expected the file of an SQLite database.")
+    if path.exists() and not path.is_file():  # whose begin may never come
+        raise DatabaseCorrupt(f"{path} is no regular file: expected that of an SQLite database.")
     if _CONNECTIONS[_identity(path)]:
         return  # reading it beside our own connections would cost them their locks; SQLite judges it then
     try:

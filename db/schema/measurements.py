@@ -14,6 +14,7 @@ from sqlalchemy import (
     JSON,
     BigInteger,
     CheckConstraint,
+    ColumnElement,
     DateTime,
     ForeignKey,
     Index,
@@ -21,6 +22,7 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     UniqueConstraint,
+    func,
     true,
 )
 from sqlalchemy.engine import Dialect
@@ -28,6 +30,7 @@ from sqlalchemy.orm import DeclarativeBase, Mapped, declared_attr, mapped_column
 from sqlalchemy.types import TypeDecorator
 
 from kernel_selector.kernels.contract import Status
+from kernel_selector.kernels.contract.record import LAUNCHED, REGIMES
 
 TIMINGS = ("forward", "forward_backward", "graph_forward", "graph_forward_backward")
 MEMORY = ("peak_bytes", "held_bytes", "workspace_bytes")
@@ -207,8 +210,8 @@ class Measurement(Base):
     memory_workspace_bytes: Mapped[int | None]
     memory_kept_argument_bytes: Mapped[int | None]
     gate_revision: Mapped[int | None]  # None: the first
-    # room for times that are not launched one by one; no record has them yet
-    regime: Mapped[str | None]
+    regime: Mapped[str | None]  # None: launched, as all were before there were others
+    # room for the shares of a time; no record has them yet
     device_ms: Mapped[float | None]
     host_ms: Mapped[float | None]
     source: Mapped[str | None]
@@ -228,7 +231,7 @@ class Measurement(Base):
         ),
         CheckConstraint("gate_worst_error_ratio >= 0", name="gate_worst_error_ratio"),
         CheckConstraint("gate_revision >= 1", name="gate_revision"),
-        CheckConstraint("regime IN ('launched', 'graph', 'compiled')", name="regime"),
+        CheckConstraint(f"regime IN ({', '.join(map(repr, REGIMES))})", name="regime"),
         CheckConstraint("device_ms >= 0", name="device_ms"),
         CheckConstraint("host_ms >= 0", name="host_ms"),
         *(check for name in TIMINGS for check in _timing_checks(name)),
@@ -241,6 +244,11 @@ class Measurement(Base):
             name="memory_complete",
         ),
     )
+
+
+def regime_of() -> ColumnElement[str]:
+    """SQL expression of a measurement's regime."""
+    return func.coalesce(Measurement.regime, LAUNCHED)
 
 
 class Tally(Base):

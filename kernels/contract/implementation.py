@@ -60,3 +60,10 @@ class Implementation:
     describe: Callable[[Problem, Device], str] | None = None
     runs: Callable[[Problem, Device], str] | None = None
     counted_by: str = ""
+
+    @property
+    def replays(self) -> bool:
+        """Whether it replays CUDA graphs of its own, as its name says: a graph of torch.compile holds none,
+        and what runs there is another implementation.
+        """
+        return self.name.endswith("_graph")

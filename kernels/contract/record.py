@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import NoneType
-from typing import Any
+from typing import Any, Literal, get_args
 
 from .checks import check_finite, check_type, check_whole
 from .device import Device
@@ -20,6 +20,9 @@ from .timing import Timing
 
 SCHEMA_VERSION = 1
 TIMINGS = ("forward", "forward_backward", "graph_forward", "graph_forward_backward")
+Regime = Literal["launched", "graph", "compiled"]
+REGIMES: tuple[str, ...] = get_args(Regime)
+LAUNCHED, COMPILED = "launched", "compiled"
 EARLIEST, LATEST = datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)
 
 
@@ -91,6 +94,10 @@ class Record:
     (training only); the `graph_` pair the same replayed as a CUDA graph, where it could be captured.
     `policy` names how times were taken; times under different policies are not compared. `gate_revision`
     says which gate judged it, from 1; None, which older records have, is the first.
+
+    `regime` says what `forward`, `forward_backward` and `memory` are of: the layer `launched` by itself, its
+    replay as a `graph`, or the layer `compiled` with neighbours (`kernels/measure/neighbours.py`). Times of
+    different regimes are never compared.
     """
 
     problem: Problem
@@ -110,6 +117,7 @@ class Record:
     memory: Memory | None = None
     seed: int = 0
     gate_revision: int | None = None
+    regime: str = LAUNCHED
 
     def __post_init__(self) -> None:
         if not isinstance(self.gate, GateResult):
@@ -144,6 +152,8 @@ class Record:
             raise CorruptRecord(
                 f"Record.gate_revision={shorten(revision)}: expected a whole number from 1, or none."
             )
+        if self.regime not in REGIMES:
+            raise CorruptRecord(f"Record.regime={shorten(self.regime)}: expected {', '.join(REGIMES)}.")
 
     @property
     def total(self) -> Timing | None:
@@ -165,6 +175,7 @@ class Record:
             self.device.fingerprint,
             self.environment.fingerprint,
             self.policy,
+            *(() if self.regime == LAUNCHED else (self.regime,)),  # as it was before there were others
         )
 
     def to_json(self) -> str:
@@ -172,8 +183,9 @@ class Record:
         data = asdict(self)
         data["problem"] = {"operator": self.problem.operator, **self.problem.as_dict}
         data["measured_at"] = self.measured_at.astimezone(UTC).isoformat()
-        if self.gate_revision is None:  # which older readers do not know
-            del data["gate_revision"]
+        for name, usual in (("gate_revision", None), ("regime", LAUNCHED)):
+            if data[name] == usual:  # which older readers do not know
+                del data[name]
         return json.dumps({"schema": SCHEMA_VERSION, **data}, allow_nan=False)
 
     @classmethod

@@ -38,7 +38,8 @@ def poisoned_memory() -> Iterator[None]:
 def _filling(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
     def fill(*args: Any, **kwargs: Any) -> Tensor:
         tensor = original(*args, **kwargs)
-        if tensor.is_floating_point() or tensor.is_complex():
+        # a compiler's tensors have no memory, and in its graph the fill would be the implementation's
+        if type(tensor) is Tensor and (tensor.is_floating_point() or tensor.is_complex()):
             with torch.no_grad():
                 tensor.fill_(float("nan"))
         return tensor

@@ -16,6 +16,7 @@ import torch
 
 from .. import registry
 from ..contract import MeasurementFailed, SelectorError
+from ..contract.record import LAUNCHED
 from .environment import default_torch_device
 from .jobs import InvalidJobs, Job, read_jobs, share
 from .log import Log, say
@@ -78,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--shard", metavar="i/n", help="every n-th problem, from the i-th on")
     add("--device", help="cpu, cuda:0, cuda:0,cuda:1 or all GPUs (default: the first GPU if there is one)")
     add("--policy", default="quick", help=f"{policies} (default: quick)")
+    add("--regime", default=LAUNCHED, help="launched, or compiled with neighbours (default: launched)")
     add("--implementations", metavar="a,b", help="only these (default: all)")
     add("--output", "--resume", type=Path, metavar="FILE", help="append to FILE, skip what it holds")
     add("--budget", metavar="10m", help="start no problem that would end later than this")
@@ -89,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _sweep(options: argparse.Namespace) -> None:
     start = time.monotonic()
-    chosen = policy(options.policy)
+    chosen = policy(options.policy).in_regime(options.regime)
     if options.timeout:
         chosen = replace(chosen, timeout_s=parse_seconds(options.timeout))
     end = start + (parse_seconds(options.budget) if options.budget else float("inf"))

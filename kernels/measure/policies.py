@@ -5,7 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from ..contract import SelectorError
-from ..contract.errors import suggest
+from ..contract.errors import shorten, suggest
+from ..contract.record import COMPILED, LAUNCHED
+
+COMPILING = 5.0  # times a stage's limit where Inductor compiles in it, for several calls that differ in kind
+
+
+class InvalidRegime(SelectorError, ValueError):
+    """A regime that nothing is measured in."""
 
 
 class UnknownPolicy(SelectorError, LookupError):
@@ -33,6 +40,7 @@ class Policy:
     is the limit of each stage of a candidate (build, gate, memory, each burst). On CPUs torch's threads
     spin only briefly while they wait. With `calling_thread` backward runs in the thread that calls it, as
     its nodes do in a step of a whole network: else each sample wakes autograd's thread of the device.
+    `regime` says what is timed, the layer by itself or compiled with neighbours (`neighbours.py`).
     On GPUs the shares of host and device are timed `apart`, and the longer one counts: else small layers
     take the host's time on one problem and the device's on the next.
     Times that were taken under policies of different names are not compared.
@@ -59,6 +67,21 @@ class Policy:
     graphs: bool = True  # also capture and time CUDA graphs, where the device has them
     graph_forward: bool = True  # in training too, the forward pass alone
     gate_seq: int | None = None
+    regime: str = LAUNCHED
+
+    def in_regime(self, regime: str) -> Policy:
+        """The same for another regime: of `compiled`, without graphs, and with the time that compiling takes.
+
+        Raises InvalidRegime.
+        """
+        if regime == LAUNCHED:
+            return self
+        if regime != COMPILED:
+            raise InvalidRegime(
+                f"regime={shorten(regime)}: expected {LAUNCHED} or {COMPILED}. CUDA graphs are timed beside "
+                f"what is {LAUNCHED}."
+            )
+        return replace(self, regime=regime, graphs=False, timeout_s=COMPILING * self.timeout_s)
 
 
 QUICK = Policy(

@@ -12,11 +12,13 @@ from torch import nn
 
 from .. import registry
 from ..contract import GateResult, Inputs, Memory, Problem, Status
+from ..contract.record import COMPILED
 from ..gate import Gate
 from ..runtime.building import without_draws
 from .clock import Clock
 from .graphs import capture
 from .memory import measure_memory
+from .neighbours import amid_neighbours
 from .outcomes import Judged, failure, outcome, status_of
 from .policies import Policy
 from .timing import Contestant, interleave, timing
@@ -149,7 +151,8 @@ class ProblemRun:
     def _build(self, name: str) -> nn.Module:
         self._report.stage(name, BUILDING)
         with without_draws():
-            return registry.implementation(self._problem.operator, name).build(self._problem)
+            module = registry.implementation(self._problem.operator, name).build(self._problem)
+            return amid_neighbours(module) if self._policy.regime == COMPILED else module
 
     def _load(self, name: str, judged: Judged, shared: _Shared) -> Timed | None:
         """Build a candidate that was judged elsewhere; None when that is the end of it."""

@@ -24,7 +24,9 @@ from ..contract import (
     Status,
     Timing,
 )
+from ..contract.record import COMPILED
 from ..gate import REVISION
+from . import neighbours
 from .child import Child, ChildDied
 from .environment import canonical_torch_device, current_environment
 from .outcomes import Judged
@@ -43,7 +45,8 @@ class Session:
     The child starts with the first problem and is kept while it is healthy. `threads` are those of torch
     in the child, as many as here when None. `worker` is a module whose `main` the child runs in place of this
     package's: one that knows further implementations. `seconds` counts where the time went, by stage. Raises
-    UnknownDevice for a torch device that is not in this machine.
+    UnknownDevice for a torch device that is not in this machine, and MeasurementFailed where nothing can be
+    compiled for it and the policy's regime wants that.
     """
 
     def __init__(
@@ -60,6 +63,8 @@ class Session:
         self.seed = seed
         self.device = probe(self.torch_device)
         self.environment = current_environment(self.torch_device)
+        if policy.regime == COMPILED:
+            neighbours.require_compiler(self.device)
         self.seconds: dict[str, float] = defaultdict(float)
         self._threads, self._worker = threads, worker
         self._child: Child | None = None
@@ -175,6 +180,8 @@ class Session:
         """The outcome of a candidate that does not take the problem, decided without running it."""
         try:
             reason = implementation.unsupported(problem, self.device)
+            if reason is None and self.policy.regime == COMPILED:
+                reason = neighbours.refusal(implementation, problem)
         except Exception as error:
             reason = f"{type(error).__name__}: {error} (while {UNSUPPORTED})"
             return _ended(Status.CRASHED, reason)
@@ -241,7 +248,7 @@ class Session:
         return child
 
     def _record(self, problem: Problem, implementation: Implementation, outcome: dict[str, Any]) -> Record:
-        timings = {
+        timings: dict[str, Any] = {
             kind: Timing(**{**values, "raw_ms": tuple(values["raw_ms"])})
             for kind, values in outcome.get("timings", {}).items()
         }
@@ -259,6 +266,7 @@ class Session:
             memory=Memory(**outcome["memory"]) if "memory" in outcome else None,
             seed=self.seed,
             gate_revision=REVISION,
+            regime=self.policy.regime,
             **timings,
         )
 

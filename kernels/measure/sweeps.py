@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..contract import CorruptRecord, InvalidHyperparameter, Operator, Problem, Record, SelectorError
 from ..contract.errors import shorten
+from ..contract.record import LAUNCHED
 from ..versions import equivalents
 from .session import Session
 
@@ -84,7 +85,7 @@ def check_output(file: Path) -> None:
 
 @dataclass(frozen=True)
 class Finished:
-    """Stored measurements, as (problem, implementation, version, device, environment, policy)."""
+    """Stored measurements by their `identity`."""
 
     keys: frozenset[tuple[str, ...]] = frozenset()
 
@@ -115,12 +116,13 @@ class Finished:
     def missing(self, problem: Problem, versions: dict[str, str], session: Session) -> list[str]:
         """The implementations (name to version) that the session would measure anew."""
         device, environment = session.device.fingerprint, session.environment.fingerprint
-        policy = session.policy.name
+        policy, regime = session.policy.name, session.policy.regime
+        taken = (policy,) if regime == LAUNCHED else (policy, regime)
         return [
             name
             for name, now in versions.items()
             if not any(
-                (problem.key, name, version, device, environment, policy) in self.keys
+                (problem.key, name, version, device, environment, *taken) in self.keys
                 for version in equivalents(problem.operator, name, now)
             )
         ]

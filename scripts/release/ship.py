@@ -50,7 +50,7 @@ from sqlalchemy.engine import Connection
 from kernel_selector.db import Database, models, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Environment, Record, Status
-from kernel_selector.kernels.contract.record import TIMINGS
+from kernel_selector.kernels.contract.record import LAUNCHED, TIMINGS
 from kernel_selector.kernels.measure.timing import timing
 from scripts.release.to_database import read_records
 from selector import NoMeasurements
@@ -281,7 +281,9 @@ def _where(record: Record) -> tuple[str, str]:
 
 
 def _of(file: Path) -> list[Record]:
-    return [record for record in read_records(file) if record.status is not Status.OUT_OF_MEMORY]
+    """The records of a sweep that may ship: what ships is of launched layers."""
+    found = (record for record in read_records(file) if record.regime == LAUNCHED)
+    return [record for record in found if record.status is not Status.OUT_OF_MEMORY]
 
 
 def _trained(operator: str, path: Path) -> str:

@@ -86,7 +86,8 @@ def _write(file: IO[str], connection: Any, operator: str | None, kind: str) -> i
         del row["imported_at"]
         file.write(json.dumps({"schema": SCHEMA, **row}, ensure_ascii=False, allow_nan=False) + "\n")
         count += 1
-    for record in db.records.find(connection, operator=operator, without=_waiting(connection, operator)):
+    left_out = _waiting(connection, operator)
+    for record in db.records.find(connection, operator=operator, regime=None, without=left_out):
         file.write(record.to_json() + "\n")
         count += 1
     return count

@@ -25,7 +25,7 @@ from ..workloads.imported_operator import (
 
 FIELDS = ("operator", "device", "implementation", "milliseconds", "bytes", "status", "reason")
 RESERVED = (  # what a question takes beside hyperparameters, and other fields of a line
-    *("operator", "device", "memory", "objective", "override", "among", "database"),
+    *("operator", "device", "memory", "objective", "override", "among", "regime", "database"),
     *("hyperparameters", "schema"),
 )
 LEAST_MS, MOST_MS = 1e-6, 86_400_000.0  # a nanosecond, and a day

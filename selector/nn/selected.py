@@ -15,11 +15,12 @@ from torch.nn.utils.rnn import PackedSequence
 
 from kernel_selector.kernels.contract import SelectorError, UnsupportedProblem
 from kernel_selector.kernels.contract.errors import shorten
+from kernel_selector.kernels.contract.record import COMPILED
 
 from ..errors import InvalidRequest
 from .hyperparameters import Values, as_made, computed_dtype
 from .replay_state import hooked
-from .selection import Policy, Selection
+from .selection import REGIME, Policy, Selection
 from .signature import Signed
 
 if TYPE_CHECKING:
@@ -249,15 +250,18 @@ class Selected(nn.Module):
         self, name: str, method: str, described: tuple[Any, ...], *circumstances: Any
     ) -> tuple[str, str]:
         """Key in `recorded` of the implementation for a call, empty for torch's own forward; and what refused
-        the call, in words.
+        the call, in words. It is chosen for a layer that is compiled with neighbours.
         """
         given = [_example_of(*one) if isinstance(one, tuple) else one for one in described]
         if not self.TORCHS_OWN:
             given = [_not_empty(one) if isinstance(one, Tensor) else one for one in given]
+        outside = REGIME.set(COMPILED)
         try:
             chosen = getattr(self, method)(*given)
         except SelectorError as error:
             return "", str(error)
+        finally:
+            REGIME.reset(outside)
         if chosen is None:
             return "", ""
         dtypes = [computed_dtype(one) for one in map(_data_of, given) if isinstance(one, Tensor)]

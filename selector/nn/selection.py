@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Lock
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, SelectorError, UnsupportedProblem
+from kernel_selector.kernels.contract.record import LAUNCHED
 
 from ..errors import InvalidRequest
 from ..selection.devices import identified
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 # sizes that differ from call to call; calls are of one class where these lie between the same powers of two
 SIZES = frozenset({"batch", "seq", "kv_seq", "rows", "elements", "source", "target"})
 MOST_CALLS = 256  # shapes that are remembered, of which each is a name and a reference
+# what the calls of a thread are for: those that torch.compile traces are of layers amid others
+REGIME: ContextVar[str] = ContextVar("regime", default=LAUNCHED)
 META = "meta"  # where nothing is computed but shapes, and any implementation gives these
 MOST_BUILT = 16  # implementations that are kept built; they hold no weights of their own
 
@@ -161,6 +165,12 @@ class Selection:
             self.frozen = _asked_for(operator, self.frozen)
 
     @property
+    def _regime(self) -> str:
+        """The regime that a choice is made for: what was named is the same in all."""
+        named = self.policy.implementation is not None or self.frozen is not None
+        return LAUNCHED if named else REGIME.get()
+
+    @property
     def is_torchs_own(self) -> bool:
         """Whether every call uses the owner's own forward."""
         return self._is_default and self.frozen == self.default
@@ -202,8 +212,8 @@ class Selection:
         self._agreed[shape_class(problem)] = name
 
     def of_call(self, key: Any) -> Chosen | None:
-        """Cached selection for a call with this key, or None."""
-        return self._calls.get(key)
+        """Cached selection for a call with this key in its regime, or None."""
+        return self._calls.get((key, REGIME.get()))
 
     def decide(
         self,
@@ -244,11 +254,11 @@ class Selection:
                 if not self._torchs_own:
                     raise UnsupportedProblem(_unlike(chosen, parameters))
                 chosen = Chosen(registry.operator(self.operator).default, None, None)
-        _remember(self._calls, key, chosen, MOST_CALLS)
+        _remember(self._calls, (key, REGIME.get()), chosen, MOST_CALLS)
         return chosen
 
     def _for_class(self, problem: Problem, device: str, *, computed: bool) -> Chosen:
-        of_class = (*shape_class(problem), device, computed)
+        of_class = (*shape_class(problem), device, computed, self._regime)
         known = self._classes.get(of_class)
         if known is not None and _refusal(problem, known.name, device) is None:
             self._classes.move_to_end(of_class)
@@ -287,6 +297,7 @@ class Selection:
             memory=policy.memory,
             objective=policy.objective,
             override=policy.implementation,
+            regime=self._regime,
             **hyperparameters,
         )
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
+from kernel_selector.kernels.contract.record import LAUNCHED
 
 from ..selection.database import require_database
 from ..selection.devices import LOCAL, default_torch_device, named
@@ -166,11 +167,11 @@ def open_session(device: str | None, policy: str | Policy = "quick") -> Session:
     return measure.Session(device or default_torch_device(), policy=chosen)
 
 
-def policy_named(name: str) -> Policy:
-    """Measuring policy of this name. Raises the error of an unknown one, which names the known."""
+def policy_named(name: str, regime: str = LAUNCHED) -> Policy:
+    """Measuring policy of this name, for a regime. Raises the errors of unknown ones, with the known."""
     from kernel_selector.kernels import measure
 
-    return measure.policy(name)
+    return measure.policy(name).in_regime(regime)
 
 
 def device_kind(device: str | None) -> str:

@@ -89,8 +89,8 @@ def missing(
             )
         done = {
             (key, name)
-            for key, name, version in finished
-            if holds(operator, name, version, versions.get(name))
+            for key, name, version, regime in finished
+            if regime == measuring.policy.regime and holds(operator, name, version, versions.get(name))
         }
         for problem in problems:
             names = [name for name in versions if (problem.key, name) not in done]

@@ -66,7 +66,8 @@ def overview(database: Database | str | Path | None = None) -> Overview:
         where = same_database(database)
         todo = [*_stale(store, where), *_questions(store, where)]
         if not rows and not imported:
-            todo = [f"Nothing is measured: selector quickstart{where}"]
+            of_what = " of launched layers" if own else ""  # which the rows are about
+            todo = [f"Nothing is measured{of_what}: selector quickstart{where}"]
         warning = network_warning(store.location)
         advice = (*([warning] if warning else []), *todo)
         return Overview(

@@ -20,7 +20,7 @@ def winners(store: Database, measuring: Session, problems: Collection[Problem]) 
     """Number of problems on which each implementation is the fastest, by operator, the most frequent
     first.
 
-    Only records of this device, environment and policy count, and of the sources as they are.
+    Only records of this device, environment, policy and regime count, and of the sources as they are.
     """
     from kernel_selector.db import records
 
@@ -28,7 +28,11 @@ def winners(store: Database, measuring: Session, problems: Collection[Problem]) 
     for operator in dict.fromkeys(problem.operator for problem in problems):
         with store.read() as connection:
             every = records.find(
-                connection, operator=operator, device_key=measuring.device.key, statuses=["ok"]
+                connection,
+                operator=operator,
+                device_key=measuring.device.key,
+                statuses=["ok"],
+                regime=measuring.policy.regime,
             )
             best = fastest(
                 record for record in every if record.problem in problems and is_current(record, measuring)
@@ -49,7 +53,9 @@ def fastest(found: Iterable[Record]) -> dict[Problem, Record]:
 
 
 def is_current(record: Record, measuring: Session) -> bool:
-    """Whether a record is of the session's device, environment and policy, and of the current sources."""
+    """Whether a record of the session's regime is of its device, environment and policy, and of the current
+    sources.
+    """
     known = registry.implementations(record.problem.operator).get(record.implementation)
     return (
         known is not None

@@ -16,11 +16,12 @@ from kernel_selector.kernels.contract import (
     UnsupportedProblem,
 )
 from kernel_selector.kernels.contract.errors import number_of
+from kernel_selector.kernels.contract.record import LAUNCHED
 
 from ..cost_model.domain import UNSEEN_WIDTH
 from ..cost_model.estimate import Tier
 from ..errors import NoMeasurements
-from . import transfer
+from . import regimes, transfer
 from .basis import COUNTED, Ground
 from .choice import Candidate, Choice
 from .evidence import Evidence, says_wrong
@@ -76,14 +77,15 @@ def answer_each(knowledge: Knowledge, requests: Sequence[Request]) -> list[Choic
 def known_each(knowledge: Knowledge, requests: Sequence[Request]) -> list[Known | SelectorError]:
     """The figures that each request is decided on, or the error that it met.
 
-    The cost models are asked once for all of them. Where nothing on a device can be compared, another one
-    like it is asked, once for all of them too.
+    The cost models are asked once for all of them. Where nothing of a regime can be compared, launched layers
+    are asked, and where nothing on a device can, another one like it, once for all of them too.
     """
     known = _compared(knowledge, [_tried(prepare, knowledge, request) for request in requests])
-    elsewhere = {index: _tried(_elsewhere, knowledge, one) for index, one in enumerate(known)}
-    again = {index: one for index, one in elsewhere.items() if one is not None}
-    for index, other in zip(again, _compared(knowledge, list(again.values())), strict=True):
-        known[index] = _tried(_joined, knowledge, other, known[index])
+    for ask, join in ((_as_launched, _instead), (_elsewhere, _joined)):
+        asked = {index: _tried(ask, knowledge, one) for index, one in enumerate(known)}
+        again = {index: one for index, one in asked.items() if one is not None}
+        for index, other in zip(again, _compared(knowledge, list(again.values())), strict=True):
+            known[index] = _tried(join, knowledge, other, known[index])
     return known
 
 
@@ -108,10 +110,10 @@ def prepare(knowledge: Knowledge, request: Request, origin: Device | None = None
     device, torch_device = request.device, request.where.torch_device
     default, accepted, refused = _candidates(request)
     origin = origin or next(_origins(knowledge, request), device)
-    evidence = knowledge.measurements(request.problem.operator, origin.key)
+    evidence = knowledge.measurements(request.problem.operator, origin.key, request.measured_in)
     request, problem = _known_as(request, evidence)
     software = current_environment(torch_device) if torch_device and origin is device else None
-    failed, doubtful = evidence.failures(problem, device, default)
+    failed, doubtful = regimes.failures(knowledge, request, problem, origin, default)
     reason = failed.get(default) or doubtful.get(default, "")
     names = tuple([name for name in accepted if name not in failed or name == request.override])
     question = Question(
@@ -158,9 +160,24 @@ def _origins(knowledge: Knowledge, request: Request) -> Iterator[Device]:
     if request.imported is not None:
         yield request.origin or device
         return
+    if request.measured_in != LAUNCHED:
+        yield device
+        return
     if knowledge.evidence(operator, device.key).problems:
         yield device
     yield from knowledge.others(operator, device)
+
+
+def _as_launched(knowledge: Knowledge, known: Known) -> Prepared | None:
+    """The question to launched layers, where nothing that was measured in its own regime can be compared."""
+    request = known.prepared.request
+    if request.measured_in == LAUNCHED or known.figures.base is not None:
+        return None
+    return prepare(knowledge, regimes.as_launched(request))
+
+
+def _instead(_knowledge: Knowledge, other: Known, _known: Known) -> Known:
+    return other
 
 
 def _elsewhere(knowledge: Knowledge, known: Known) -> Prepared | None:
@@ -218,7 +235,7 @@ def _candidates(request: Request) -> tuple[str, Sequence[str], Mapping[str, str]
     if request.imported is not None:
         names += request.imported.implementations
     else:
-        accepted, reasons = registry.candidates(request.problem, request.where.device)
+        accepted, reasons = regimes.accepting(request)
         _check_refusals(request, reasons)
         default, refused = registry.operator(request.problem.operator).default, {**reasons}
         names += [one.name for one in accepted]
@@ -304,7 +321,7 @@ def _predicted(
     """
     groups: dict[tuple[str, int, int], dict[int, Prepared]] = defaultdict(dict)
     for index, one in enumerate(prepared):
-        if isinstance(one, Prepared) and not one.is_complete:
+        if isinstance(one, Prepared) and not one.is_complete and one.request.measured_in == LAUNCHED:
             device, software = one.origin, one.software
             groups[one.problem.operator, id(device), id(software)][index] = one
     found: list[Tier | SelectorError | None] = [None] * len(prepared)
@@ -378,7 +395,8 @@ def _tiers(knowledge: Knowledge, prepared: Prepared, predicted: Tier | None) -> 
     yield from prepared.measured
     if predicted is not None:
         yield _here(knowledge, predicted, problem, request, origin)
-    near = knowledge.measurements(problem.operator, origin.key).near(problem, origin, prepared.software)
+    evidence = knowledge.measurements(problem.operator, origin.key, request.measured_in)
+    near = evidence.near(problem, origin, prepared.software)
     if near is not None:
         yield _here(knowledge, near, problem, request, origin)
 
@@ -421,6 +439,7 @@ def _choice(knowledge: Knowledge, prepared: Prepared, decision: Decision, figure
         model_version=figures.model,
         caveats=(*caveats, *decision.caveats),
         operator_assumed=request.operator_assumed,
+        regime=request.regime,
         ground=_ground(knowledge, prepared, chosen, figures),
     )
 
@@ -434,7 +453,7 @@ def _ground(knowledge: Knowledge, prepared: Prepared, chosen: Candidate, figures
     source = chosen.source or (COUNTED if counts_bytes else "")
     device = prepared.origin if tier is None else tier.origin or request.device
     software = prepared.software if device is prepared.origin else None
-    evidence = knowledge.measurements(problem.operator, device.key)
+    evidence = knowledge.measurements(problem.operator, device.key, request.measured_in)
     return Ground.of(tier, source, problem, evidence, device, software)
 
 
@@ -451,7 +470,7 @@ def _circumstances(knowledge: Knowledge, request: Request, figures: Figures) -> 
         return
     if request.where.torch_device is None:
         yield f"{device.name} is not in this machine: here, build() makes the module on the CPU."
-    evidence = knowledge.evidence(operator, device.key)
+    evidence = knowledge.evidence(operator, device.key, request.measured_in)
     if left_out := evidence.left_out.total():
         yield f"{left_out} records are left out: no {operator} can have their hyperparameters."
     if waiting := evidence.waiting.get(request.problem.key):

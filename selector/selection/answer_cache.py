@@ -79,6 +79,7 @@ def _key(query: Query) -> object:
     """Equal for equal questions, of which 1, 1.0 and True are three; None for what cannot be hashed."""
     given = (
         *(query.operator, query.device, query.memory, query.objective, query.named, query.among),
+        query.regime,
         *query.hyperparameters.values(),
     )
     key = (*query.hyperparameters, *given, *map(type, given))

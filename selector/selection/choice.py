@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, UnknownDevice
+from kernel_selector.kernels.contract.record import LAUNCHED
 
 from ..errors import NotBuildable
 from ..text.units import format_bytes, format_ms
@@ -93,6 +94,7 @@ class Choice:
     caveats: tuple[str, ...]
     operator_assumed: bool
     torch_device: str | None
+    regime: str = LAUNCHED
     ground: Ground | Basis | None = field(repr=False, compare=False)
 
     def __str__(self) -> str:
@@ -173,6 +175,8 @@ class Choice:
         data["candidates"] = [candidate._asdict() for candidate in self.candidates]
         data["caveats"] = list(self.caveats)
         data["basis"] = self.basis and self.basis.to_dict()
+        if self.regime == LAUNCHED:  # which earlier clients do not know
+            del data["regime"]
         return data
 
     @classmethod
@@ -241,6 +245,7 @@ def _question(choice: Choice) -> list[str]:
     lines = [_wrapped("Asked       ", f"{problem.operator} {' '.join(given)}")]
     if assumed:
         lines.append(_wrapped("Assumed     ", " ".join(assumed)))
+    lines += [] if choice.regime == LAUNCHED else ["Regime      compiled with neighbours"]
     return [*lines, f"Device      {where}", f"Objective   {wish}{within}"]
 
 

@@ -14,6 +14,7 @@ from kernel_selector.kernels import contract
 from kernel_selector.kernels.contract import Device, Record, SelectorError
 from kernel_selector.kernels.contract.errors import shorten
 from kernel_selector.kernels.contract.hyperparameter import plain
+from kernel_selector.kernels.contract.record import LAUNCHED
 
 from .. import errors
 from ..errors import InvalidRequest, ServiceError, ServiceUnavailable
@@ -74,6 +75,7 @@ class Client:
         objective: str = "time",
         override: str | None = None,
         among: Sequence[str] | None = None,
+        regime: object = LAUNCHED,
         **hyperparameters: object,
     ) -> Choice:
         """The service's choice, as of `selector.choose`; for its own machine where no device is given.
@@ -81,7 +83,7 @@ class Client:
         Raises what `selector.choose` raises. `torch_device` of the answer is None, because it would be one
         of the other machine: `choice.build(device="cuda")` says where to build.
         """
-        question = {
+        question: dict[str, Any] = {
             "operator": operator,
             "hyperparameters": hyperparameters,
             "device": device.key if isinstance(device, Device) else device,
@@ -90,6 +92,8 @@ class Client:
             "override": override,
             "among": tuple(among) if isinstance(among, Iterable) and not isinstance(among, str) else among,
         }
+        if regime != LAUNCHED:  # which earlier services do not know
+            question["regime"] = regime
         answer = self.ask("POST", "/v1/choices", question)
         try:
             return Choice.from_dict(answer)

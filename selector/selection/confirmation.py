@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Status
 
+from ..cost_model.estimate import noise_of
 from . import shipped as shipping
-from .evidence import noise_of
 
 if TYPE_CHECKING:
     from kernel_selector.db.contested import Claim
@@ -104,21 +104,21 @@ def waiting(
     there = shipped_problems(operator, shipped)
     if problem_keys is not None:
         there &= set(problem_keys)
-    problems = _by_problem(
+    found = _by_problem(
         contested.claims(
             connection, operator=operator, device_key=device_key, problem_keys=problem_keys, beside=there
         )
     )
-    ships = _by_problem(_shipped_claims(operator, there & {key for key, _ in problems}))
-    for pair, claims in problems.items():
-        yield from _waiting(operator, [*ships.get(pair, ()), *claims])
+    ships = _by_problem(_shipped_claims(operator, there & {key for key, *_ in found}))
+    for slot, claims in found.items():
+        yield from _waiting(operator, [*ships.get(slot, ()), *claims])
 
 
-def _by_problem(claims: Iterable[Claim]) -> dict[tuple[str, str], list[Claim]]:
-    """Claims by the problem's key and the device's."""
-    found: dict[tuple[str, str], list[Claim]] = defaultdict(list)
+def _by_problem(claims: Iterable[Claim]) -> dict[tuple[str, str, str], list[Claim]]:
+    """Claims by the problem's key, the device's, and the regime."""
+    found: dict[tuple[str, str, str], list[Claim]] = defaultdict(list)
     for claim in claims:
-        found[claim.problem_key, claim.device_key].append(claim)
+        found[claim.problem_key, claim.device_key, claim.regime].append(claim)
     return found
 
 

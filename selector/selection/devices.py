@@ -20,6 +20,11 @@ from ..errors import InvalidRequest
 MOST_BYTES, MOST_FLOPS = 1e12, 3e14
 MOST_MULTIPROCESSORS = 1024  # of any GPU
 WITH_BFLOAT16 = (8, 0)  # the first compute capability
+# of a GPU, beside its rates by dtype
+FIGURES = (
+    *("compute_capability", "multiprocessors", "memory_bytes", "l2_bytes"),
+    *("shared_bytes_per_multiprocessor", "copy_bytes_per_s", "launch_us"),
+)
 LOCAL = re.compile(r"cpu|cuda(:\d+)?")  # names in torch
 RAY_LABEL = "ray.io/accelerator-type"  # of a node of Ray: what clusters call its GPUs
 
@@ -98,6 +103,24 @@ def _contradictions(device: Device) -> Iterator[str]:
         mine, theirs = getattr(device, name), getattr(known, name)
         if mine is not None and mine != theirs:
             yield f"{name}={mine}, and a {device.name} has {theirs}"
+
+
+def completed(devices: Sequence[Device]) -> list[Device]:
+    """Devices, of which GPUs have what they do not say and the next one of their kind, or its name, does."""
+    return [_completed(one, devices) if one.kind == "cuda" else one for one in devices]
+
+
+def _completed(device: Device, devices: Sequence[Device]) -> Device:
+    found = device
+    for other in (*devices, *filter(None, [known_devices().get(device.key)])):
+        if other.key != device.key or other.kind != device.kind:
+            continue
+        lacking = {name: getattr(other, name) for name in FIGURES if getattr(found, name) is None}
+        given = {name: value for name, value in lacking.items() if value is not None}
+        rates = {**other.matmul_flops_per_s, **found.matmul_flops_per_s}
+        if given or len(rates) > len(found.matmul_flops_per_s):
+            found = replace(found, **given, matmul_flops_per_s=rates)
+    return found
 
 
 def short_for(device: Device) -> str | None:

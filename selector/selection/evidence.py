@@ -17,13 +17,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Environment, Integer, Problem, Record, Status
+from kernel_selector.kernels.contract.record import LAUNCHED
 from kernel_selector.kernels.versions import standing_for
 
 from ..cost_model.domain import differences, seen_alike, unlike, words_of
-from ..cost_model.estimate import Estimate, Tier
+from ..cost_model.estimate import Estimate, Tier, noise_of
 from ..cost_model.features.work_ratios import work_ratios
 from .host_shares import HostShares
-from .neighbours import MAX_DISTANCE, Neighbours, Similar, distance, is_no_smaller, structure
+from .neighbours import MAX_DISTANCE, Good, Neighbours, Similar, distance, is_no_smaller, structure
 from .records import Possible
 
 if TYPE_CHECKING:
@@ -37,19 +38,10 @@ WORDS = {
 }
 FAILURES = set(WORDS)
 FORWARD_SHARE = 1 / 3  # of the operations of forward and backward, by count
-# the median of n normal samples is within 1.96 * 1.253 sigma / sqrt(n) in 95 % of cases, and from the median
-# to the 80th percentile it is 0.842 sigma
-NOISE_OF_SPREAD = 1.96 * 1.253 / 0.842
 # two implementations cannot be told apart on one machine by less than this on another: what was up to 14 %
 # faster on one processor made models slower on others. Of the problems measured on an H200 and on a processor
 # 7 and 9 % have a winner by less than this, and the default there loses 0.5 % of time in the mean
 OTHER_MACHINE = 0.15
-
-
-def noise_of(p20_ms: float, p50_ms: float, p80_ms: float, samples: int) -> float:
-    """The relative difference below which a time with these percentiles cannot be told from another."""
-    noise: float = NOISE_OF_SPREAD * (p80_ms - p20_ms) / 2 / p50_ms / samples**0.5
-    return noise
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,14 +174,16 @@ class Others(NamedTuple):
     settings: Mapping[tuple[str, str, str], Setting]
     left_out: Mapping[str, int]
     waiting: Mapping[str, int]
+    apart: Mapping[str, Others] = MappingProxyType({})  # of other regimes
 
 
 NO_OTHERS = Others({}, {}, {}, {}, {})
 
 
 class Evidence:
-    """The records of one operator on one kind of device (all hosts that have it).
+    """The records of one operator on one kind of device (all hosts that have it), of one regime.
 
+    Those of other regimes than launched lie apart (`in_regime`): nothing here, and no cost model, sees them.
     `versions` are those of its implementations now, by name; `groups` has what was measured, by the problem's
     key and its circumstances, and `failed` what failed, by structure; `left_out` counts records of impossible
     problems by the problem's key. What is no implementation any more is passed over. `rejected` are verdicts
@@ -207,6 +201,7 @@ class Evidence:
         shipped: bool = False,
         waiting: Mapping[str, int] = MappingProxyType({}),
         others: Others = NO_OTHERS,
+        regime: str = LAUNCHED,
     ) -> None:
         self.versions = versions
         self.shipped = shipped
@@ -216,9 +211,16 @@ class Evidence:
         self.problems: dict[str, Problem] = dict(others.problems)
         self.groups: dict[str, dict[tuple[str, str, str], Group]] = defaultdict(dict, others.groups)
         self.failed: dict[tuple[object, ...], list[Failure]] = defaultdict(list)
-        possible = Possible(one for one in records if one.implementation in versions)
+        apart: dict[str, list[Record | Figures]] = defaultdict(list)
+        possible = Possible(self._of_regime(regime, records, apart))
         for record in possible:
             self._add(record)
+        self._apart = {
+            name: Evidence(
+                apart[name], versions, shipped=shipped, others=others.apart.get(name, NO_OTHERS), regime=name
+            )
+            for name in {*apart, *others.apart}
+        }
         self.left_out = possible.left_out + Counter(others.left_out)
         self._note_failures()
         for record in self.rejected:
@@ -226,6 +228,23 @@ class Evidence:
             measured = Measured.of(record, versions.get(record.implementation))
             self._note_failure((record.problem, setting, record.implementation, measured))
         self._values = {problem.values for problem in self.problems.values()}
+
+    def _of_regime(
+        self, regime: str, records: Iterable[Record | Figures], apart: dict[str, list[Record | Figures]]
+    ) -> Iterator[Record | Figures]:
+        """The records of a regime that are of implementations as they are; those of others go to `apart`."""
+        for one in records:
+            if one.regime != regime:
+                apart[one.regime].append(one)
+            elif one.implementation in self.versions:
+                yield one
+
+    def in_regime(self, regime: str) -> Evidence:
+        """The records of another regime; all of these where it is `launched`."""
+        if regime == LAUNCHED:
+            return self
+        found = self._apart.get(regime)
+        return Evidence((), self.versions, shipped=self.shipped, regime=regime) if found is None else found
 
     def others(self, keys: Collection[str]) -> Others:
         """Records of all problems but those with these keys."""
@@ -235,7 +254,8 @@ class Evidence:
 
         groups = rest(self.groups)
         used = {key: self.settings[key] for group in groups.values() for key in group}
-        return Others(rest(self.problems), groups, used, rest(self.left_out), rest(self.waiting))
+        apart = {regime: one.others(keys) for regime, one in self._apart.items()}
+        return Others(rest(self.problems), groups, used, rest(self.left_out), rest(self.waiting), apart)
 
     @property
     def ships(self) -> Evidence | None:
@@ -399,10 +419,9 @@ class Evidence:
         """Reasons for exclusion and reasons for doubt, each by implementation.
 
         Excluded at the problem: by the newest record of this host. Near it: by running out of memory on a
-        problem that is no larger in any dimension, unless it is good at one that is no smaller than that, or
-        by another failure within a neighbour's distance; a good record at the problem itself outweighs that,
-        where it was judged by a gate as new. Wrong results count on every host. The default, the last resort,
-        is excluded by failures at the problem and by memory; others make it doubtful.
+        problem no larger in any size, unless good at one no smaller than that, or by another failure within a
+        neighbour's distance; a good record at the problem outweighs that, if judged by a gate as new. Wrong
+        results count on every host. Failures near it but those by memory make the default doubtful alone.
         """
         newest = self._newest(problem, here)
         excluded = {
@@ -415,31 +434,23 @@ class Evidence:
             is_known = name in newest and newest[name].outweighs(measured)
             if is_known or not _counts(setting, measured, here) or not _concerns(problem, other, measured):
                 continue
-            if measured.status is Status.OUT_OF_MEMORY and self.good_beyond(other, name) is not None:
+            if measured.status is Status.OUT_OF_MEMORY and self.good.beyond(other, name):
                 continue
             kept = name == default and measured.status is not Status.OUT_OF_MEMORY
             words = f"{WORDS[measured.status]} on {other}: {measured.reason}"
             (doubtful if kept else excluded).setdefault(name, words)
         return excluded, {name: words for name, words in doubtful.items() if name not in excluded}
 
-    def good_beyond(self, problem: Problem, name: str) -> Problem | None:
-        """A problem that is no smaller in any dimension, at which an implementation as it is now is good."""
-        there = self._good.get((name, structure(problem)), ())
-        return next((other for other in there if is_no_smaller(other, problem)), None)
-
     @cached_property
-    def _good(self) -> Mapping[tuple[str, tuple[object, ...]], list[Problem]]:
-        """Problems at which implementations as they are now are good; looked at where memory ran out."""
-        found: dict[tuple[str, tuple[object, ...]], list[Problem]] = defaultdict(list)
-        for problem in self.problems.values():
-            groups = self.measured_at(problem).values()
-            good = {name for group in groups for name, one in group.items() if self._is_good(name, one)}
-            for name in good:
-                found[name, structure(problem)].append(problem)
-        return found
-
-    def _is_good(self, name: str, measured: Measured) -> bool:
-        return measured.status is Status.OK and measured.version == self.versions.get(name)
+    def good(self) -> Good:
+        """What is good as it is now; looked at where memory ran out."""
+        return Good(
+            (name, problem)
+            for problem in self.problems.values()
+            for group in self.measured_at(problem).values()
+            for name, one in group.items()
+            if (one.status, one.version) == (Status.OK, self.versions.get(name))
+        )
 
     def failed_alike(self, problem: Problem) -> Iterable[Failure]:
         """Failures on problems of the same structure."""
@@ -475,9 +486,8 @@ def _counts(setting: Setting, measured: Measured, here: Device) -> bool:
 
 def _concerns(problem: Problem, other: Problem, measured: Measured) -> bool:
     """Whether a failure on one problem is to be expected on another one of the same structure."""
-    if measured.status is Status.OUT_OF_MEMORY:
-        return is_no_smaller(problem, other)
-    return distance(problem, other) <= MAX_DISTANCE
+    wants_memory = measured.status is Status.OUT_OF_MEMORY
+    return is_no_smaller(problem, other) if wants_memory else distance(problem, other) <= MAX_DISTANCE
 
 
 def _scaled(estimate: Estimate, ratio: tuple[float, float], apart: float) -> Estimate:

@@ -7,12 +7,13 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels.contract import Device
+from kernel_selector.kernels.contract.record import LAUNCHED
 
 from . import shipped as shipping
-from .devices import Resolved, resolve
+from .devices import Resolved, completed, resolve
 from .evidence import Evidence
 from .joint_evidence import JointEvidence
-from .snapshot import NOTHING, Body, Pair
+from .snapshot import NOTHING, Body
 from .transfer import Corrections, alike, best_first
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ class Knowledge:
         self._absent = absent
         self._with_shipped = shipped
         self._unusable = ""
-        self._joint: dict[Pair, Evidence] = {}
+        self._joint: dict[tuple[str, str, str], Evidence] = {}
         self._corrections: dict[tuple[str, str, str], Corrections] = {}
         self._resolved: dict[str | None, Resolved] = {}
 
@@ -85,11 +86,12 @@ class Knowledge:
     def devices(self) -> tuple[Device, ...]:
         """The measured devices, one's own first, each with its host once.
 
-        What authors say of a device who are not trusted is behind what ships.
+        What authors say of a device who are not trusted is behind what ships. What one does not say of a GPU,
+        the next of its kind does.
         """
         shipped = self.shipped.devices if self.shipped else ()
         found: dict[str, Device] = {}
-        for device in (*self.own.trusted_devices, *shipped, *self.own.devices):
+        for device in completed([*self.own.trusted_devices, *shipped, *self.own.devices]):
             found.setdefault(device.fingerprint, device)
         return tuple(found.values())
 
@@ -107,21 +109,26 @@ class Knowledge:
             self._resolved[asked] = resolve(asked, self.devices)
         return self._resolved[asked]
 
-    def evidence(self, operator: str, device_key: str) -> Evidence:
+    def evidence(self, operator: str, device_key: str, regime: str = LAUNCHED) -> Evidence:
         """The measurements of an operator of this package; raises as `measurements`."""
-        found = self.measurements(operator, device_key)
+        found = self.measurements(operator, device_key, regime)
         assert isinstance(found, Evidence), operator
         return found
 
-    def measurements(self, operator: str, device_key: str) -> Evidence | ImportedEvidence:
-        """The measurements of an operator on a kind of device. Raises Changed and DatabaseError."""
-        pair = operator, device_key
-        if pair in self._joint:
-            return self._joint[pair]
+    def measurements(
+        self, operator: str, device_key: str, regime: str = LAUNCHED
+    ) -> Evidence | ImportedEvidence:
+        """The measurements of an operator on a kind of device in one regime: imported ones have no other.
+
+        Raises Changed and DatabaseError.
+        """
+        key = operator, device_key, regime
+        if key in self._joint:
+            return self._joint[key]
         own = self.own.measurements(operator, device_key)
         if not isinstance(own, Evidence):
             return own
-        self._joint[pair] = found = self._with_what_ships(own, operator, device_key)
+        self._joint[key] = found = self._with_what_ships(own.in_regime(regime), *key)
         return found
 
     def others(self, operator: str, device: Device) -> list[Device]:
@@ -141,11 +148,12 @@ class Knowledge:
             self._corrections[key] = Corrections(here, there, device, origin)
         return self._corrections[key]
 
-    def _with_what_ships(self, own: Evidence, operator: str, device_key: str) -> Evidence:
+    def _with_what_ships(self, own: Evidence, operator: str, device_key: str, regime: str) -> Evidence:
         if self.shipped is None or not any(one.key == device_key for one in self.shipped.devices):
             return own
         shipped = self.shipped.measurements(operator, device_key)
         assert isinstance(shipped, Evidence), operator
+        shipped = shipped.in_regime(regime)
         return JointEvidence(own, shipped) if own.problems or own.left_out or own.waiting else shipped
 
     @property

@@ -66,6 +66,20 @@ def distance(problem: Problem, other: Problem) -> float:
     return math.dist(sizes(problem), sizes(other))
 
 
+class Good:
+    """Problems at which implementations are good: smaller ones need no more memory."""
+
+    def __init__(self, found: Iterable[tuple[str, Problem]]) -> None:
+        self._found: dict[tuple[str, tuple[object, ...]], list[Problem]] = defaultdict(list)
+        for name, problem in found:
+            self._found[name, structure(problem)].append(problem)
+
+    def beyond(self, problem: Problem, name: str) -> Problem | None:
+        """A problem that is no smaller in any size, at which an implementation is good; None without one."""
+        there = self._found.get((name, structure(problem)), ())
+        return next((other for other in there if is_no_smaller(other, problem)), None)
+
+
 class Neighbours:
     """Problems by structure, for the nearest one to be found without a loop in Python."""
 

@@ -16,6 +16,7 @@ from kernel_selector.kernels.contract import (
     UnsupportedDevice,
 )
 from kernel_selector.kernels.contract.errors import shorten, suggest
+from kernel_selector.kernels.contract.record import COMPILED, LAUNCHED
 
 from ..errors import InvalidRequest
 from ..text.units import parse_bytes
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 DEFAULT_OPERATOR = "lstm"
 OBJECTIVES = ("time", "memory")
+ASKED_REGIMES = (LAUNCHED, COMPILED)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,7 @@ class Query:
     objective: str = "time"
     override: str | None = None
     among: Sequence[str] | None = None
+    regime: object = LAUNCHED
 
     def __post_init__(self) -> None:
         if self.among is not None:
@@ -80,6 +83,8 @@ class Request(NamedTuple):
     `device` is the device as its measurements name it, which for an imported operator may be another name
     than that of `where`. `origin` is the device whose measurements answer for one without any, of an imported
     operator. `notes` are caveats of the answer. `among` are the implementations to choose from, none for all.
+    `regime` is the one asked for, and `measured_in` that of the measurements which answer: the same, or
+    launched where nothing comparable was measured in it.
     """
 
     problem: Problem
@@ -93,6 +98,8 @@ class Request(NamedTuple):
     imported: ImportedOperator | None = None  # None for an operator of this package
     origin: Device | None = None
     among: tuple[str, ...] = ()
+    regime: str = LAUNCHED
+    measured_in: str = LAUNCHED
 
 
 def parse(knowledge: Knowledge, query: Query) -> Request:
@@ -109,6 +116,7 @@ def _parsed(knowledge: Knowledge, query: Query, operator: str) -> Request:
     """The arguments of a question about an operator of this package."""
     problem = registry.operator(operator).problem(query.hyperparameters)
     _check_objective(query)
+    regime = _regime(query)
     asked, among = query.named, query.among or ()
     named = None if asked is None else registry.named(problem.operator, asked).name
     names = tuple(dict.fromkeys(registry.named(problem.operator, one).name for one in among))
@@ -127,6 +135,8 @@ def _parsed(knowledge: Knowledge, query: Query, operator: str) -> Request:
         operator_assumed=query.operator is None,
         notes=tuple(note for note in (*retired, where.note) if note),
         among=names,
+        regime=regime,
+        measured_in=regime,
     )
 
 
@@ -143,6 +153,10 @@ def _parsed_imported(knowledge: Knowledge, query: Query, operator: ImportedOpera
                 f"{suggest(name, operator.implementations)}"
             )
     _check_override(named, among)
+    if _regime(query) != LAUNCHED:
+        raise InvalidRequest(
+            f"regime={COMPILED!r}: measurements of {operator.name} are others', of one regime. Leave it out."
+        )
     if not operator.memory and (limit_bytes is not None or query.objective == "memory"):
         raise InvalidRequest(
             f"Nothing is known of the memory of {operator.name}: no bytes were imported. Ask without "
@@ -171,6 +185,14 @@ def _check_override(override: str | None, among: Sequence[str]) -> None:
             f"override={override!r} is not in among={list(among)!r}: leave one of them out. The environment "
             "may name an override, too, as SELECTOR_OVERRIDE_<OPERATOR>."
         )
+
+
+def _regime(query: Query) -> str:
+    """The regime of a question. Raises InvalidRequest for what is none."""
+    for regime in ASKED_REGIMES:
+        if query.regime == regime:
+            return regime
+    raise InvalidRequest(f"regime={shorten(query.regime)}: expected one of {', '.join(ASKED_REGIMES)}.")
 
 
 def _check_objective(query: Query) -> None:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, SelectorError
+from kernel_selector.kernels.contract.record import LAUNCHED
 
 from .choice import Choice
 
@@ -99,6 +100,8 @@ def is_uncertain(choice: Choice) -> bool:
     """Whether a measurement might change the choice: nothing was measured at the problem, and another
     candidate may be faster, as far as its interval goes, or has no figure at all."""
     if choice.source not in ("model", "extrapolated", "transfer", "default") or choice.objective != "time":
+        return False
+    if choice.regime != LAUNCHED:  # the notes are of what to measure launched
         return False
     if not choice.may_be_beaten:
         return False

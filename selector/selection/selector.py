@@ -13,6 +13,7 @@ from threading import Event, Lock, RLock, Thread
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from kernel_selector.kernels.contract import Device, Problem, SelectorError
+from kernel_selector.kernels.contract.record import LAUNCHED
 
 from . import catalogue
 from .answer import Known, known_each
@@ -114,6 +115,7 @@ class Selector:
         objective: str = "time",
         override: str | None = None,
         among: Sequence[str] | None = None,
+        regime: object = LAUNCHED,
         **hyperparameters: object,
     ) -> Choice:
         """The implementation to use for a problem; see `selector.choose`."""
@@ -122,6 +124,7 @@ class Selector:
             "objective": objective,
             "override": override,
             "among": among,
+            "regime": regime,
         }
         return self.answer(Query(hyperparameters=hyperparameters, operator=operator, device=device, **more))
 
@@ -222,10 +225,19 @@ class Selector:
             for device, seen in (*measured, *known)
         ]
 
-    def evidence(self, operator: str, device_key: str) -> Evidence:
+    def measured(self) -> set[Pair]:
+        """Operators and keys of devices that there are measurements of, those that ship too.
+
+        Raises the errors of reading the database.
+        """
+        self._refresh()
+        known = self._knowledge
+        return known.own.measured | (known.shipped.measured if known.shipped else set())
+
+    def evidence(self, operator: str, device_key: str, regime: str = LAUNCHED) -> Evidence:
         """Measurements of an operator on a kind of device. Raises the errors of reading the database."""
         self._refresh()
-        return self._from_one_snapshot(lambda: self._knowledge.evidence(operator, device_key))
+        return self._from_one_snapshot(lambda: self._knowledge.evidence(operator, device_key, regime))
 
     def others(self, operator: str, device: Device) -> list[Device]:
         """The measured devices from which times may be carried over to a device, the best first.

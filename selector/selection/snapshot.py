@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Record
+from kernel_selector.kernels.contract.record import LAUNCHED
 
 from ..cost_model.stored_models import latest_model, readable_models
 from ..errors import ModelVersionMismatch
 from ..workloads.imported_operator import ImportedOperator, imported_operators
-from .confirmation import unconfirmed
+from .confirmation import waiting
 from .evidence import NO_OTHERS, Evidence, Others
 from .shipped.rejections import rejected
 
@@ -128,6 +129,16 @@ class Body:
     def models(self) -> list[dict[str, Any]]:
         """The stored cost models, without their arrays."""
         return self.state[1]
+
+    @property
+    def measured(self) -> set[Pair]:
+        """Pairs of operator and device that there are measurements of. Raises DatabaseError."""
+        from kernel_selector import db
+
+        if self._database is None:
+            return self.loaded
+        with self._database.read() as connection:
+            return {(row["operator"], row["device_key"]) for row in db.records.counts(connection)}
 
     @property
     def loaded(self) -> set[Pair]:
@@ -293,12 +304,16 @@ class Body:
     def _counting(
         self, connection: Any, pair: Pair, problem_keys: Sequence[str] | None = None
     ) -> tuple[Iterator[Figures], Counter[str]]:
-        """Measurements of all or some problems that count, and how many wait by the problem's key."""
+        """Measurements of all or some problems that count, and how many of launched layers wait by the
+        problem's key.
+        """
         from kernel_selector import db
 
         where: dict[str, Any] = {"operator": pair[0], "device_key": pair[1], "problem_keys": problem_keys}
-        waiting = unconfirmed(connection, **where, shipped=self._beside)
-        return db.records.newest(connection, **where, without=waiting), Counter(waiting.values())
+        claims = list(waiting(connection, **where, shipped=self._beside))
+        without = [claim.id for claim in claims]
+        launched = Counter(claim.problem_key for claim in claims if claim.regime == LAUNCHED)
+        return db.records.newest(connection, **where, without=without), launched
 
     def _arranged(
         self, pair: Pair, found: Sequence[tuple[Iterator[Figures], Counter[str]]], others: Others = NO_OTHERS

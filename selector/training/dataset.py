@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Operator, Problem, Record, Status
+from kernel_selector.kernels.contract.record import LAUNCHED
 from kernel_selector.kernels.versions import holds
 
 from ..cost_model.domain import Domain
@@ -244,7 +245,9 @@ def _numbered(labels: list[str]) -> NDArray[np.int64]:
 
 
 def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterable[Device]) -> Dataset:
-    """The good records of one set of circumstances for each problem and device, see records.pooled.
+    """The good records of launched layers, of one set of circumstances for each problem and device.
+
+    Repeats are pooled, see records.pooled.
 
     `devices` are the measured devices as last probed: rates differ a little from probe to probe, and
     questions are answered with the last.
@@ -253,7 +256,8 @@ def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterab
     versions = {name: item.version for name, item in registry.implementations(operator.name).items()}
     groups: dict[tuple[str, str], dict[tuple[str, str], dict[str, Record]]] = {}
     left_out: Counter[str] = Counter()
-    possible, devices = Possible(records), tuple(devices)
+    possible = Possible(one for one in records if one.regime == LAUNCHED)
+    devices = tuple(devices)
     measured = tuple(possible)
     for record in pooled(measured):
         if record.status is not Status.OK:

@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from .terminal import output, words
-from .terminal.options import DatabaseOption, DeviceOption, JsonOption, NoShippedOption, Words
+from .terminal.options import DatabaseOption, DeviceOption, JsonOption, NoShippedOption, RegimeOption, Words
 
 if TYPE_CHECKING:
     from selector import Candidate, Choice
@@ -35,6 +35,7 @@ def choose(
     among: Annotated[
         str | None, typer.Option(metavar="IMPLEMENTATION,...", help="Choose from these alone.")
     ] = None,
+    regime: RegimeOption = "launched",
     database: DatabaseOption = None,
     no_shipped: NoShippedOption = False,
     as_json: JsonOption = False,
@@ -48,8 +49,9 @@ def choose(
       selector choose lstm hidden=256 batch=32 seq=50 --memory 1GiB --json
       selector choose lstm hidden=512 batch=64 mode=inference --objective memory
       selector choose lstm hidden=256 batch=32 --among torch_lstm,hoisted
+      selector choose rms_norm hidden=2048 rows=8192 --device h200 --regime compiled
     """
-    request = _request(device, memory, objective, override, among)
+    request = _request(device, memory, objective, override, among, regime)
     choice = _ask(what, database, request, no_shipped=no_shipped)
     if as_json:
         output.print_json(choice.to_dict())
@@ -67,6 +69,7 @@ def explain(
     among: Annotated[
         str | None, typer.Option(metavar="IMPLEMENTATION,...", help="Choose from these alone.")
     ] = None,
+    regime: RegimeOption = "launched",
     database: DatabaseOption = None,
     no_shipped: NoShippedOption = False,
     as_json: JsonOption = False,
@@ -79,7 +82,7 @@ def explain(
       selector explain hidden=256 batch=32
       selector explain lstm hidden=256 batch=32 seq=50 --memory 20MiB
     """
-    request = _request(device, memory, objective, override, among)
+    request = _request(device, memory, objective, override, among, regime)
     choice = _ask(what, database, request, no_shipped=no_shipped)
     if as_json:
         output.print_json({"explanation": choice.explain(), "choice": choice.to_dict()})
@@ -88,10 +91,16 @@ def explain(
 
 
 def _request(
-    device: str | None, memory: str | None, objective: str, override: str | None, among: str | None
+    device: str | None,
+    memory: str | None,
+    objective: str,
+    override: str | None,
+    among: str | None,
+    regime: str,
 ) -> dict[str, Any]:
     names = None if among is None else [name.strip() for name in among.split(",") if name.strip()]
-    return {"device": device, "memory": memory, "objective": objective, "override": override, "among": names}
+    more = {"override": override, "among": names, "regime": regime}
+    return {"device": device, "memory": memory, "objective": objective, **more}
 
 
 def _ask(what: list[str], database: str | None, request: Mapping[str, Any], *, no_shipped: bool) -> Choice:
@@ -138,8 +147,9 @@ def _code(choice: Choice, database: str | None, request: Mapping[str, Any]) -> s
     problem = choice.problem
     asked = {name: value for name, value in problem.values if name not in problem.assumed}
     asked |= {name: value for name, value in (*request.items(), ("database", database)) if value is not None}
-    if asked["objective"] == "time":
-        del asked["objective"]
+    for name, usual in (("objective", "time"), ("regime", "launched")):
+        if asked[name] == usual:
+            del asked[name]
     odd = {name: asked.pop(name) for name in list(asked) if not name.isidentifier() or iskeyword(name)}
     words = [repr(problem.operator), *(f"{name}={value!r}" for name, value in asked.items())]
     words += [f"**{odd!r}"] if odd else []

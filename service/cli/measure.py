@@ -16,6 +16,7 @@ from .terminal.options import (
     JsonOption,
     PlanOption,
     PolicyOption,
+    RegimeOption,
     TorchDeviceOption,
 )
 
@@ -58,6 +59,7 @@ def profile(
     ] = None,
     seed: Annotated[int, typer.Option(metavar="N", help="Of the random problems.")] = 0,
     policy: PolicyOption = "quick",
+    regime: RegimeOption = "launched",
     budget: BudgetOption = None,
     active: Annotated[
         bool,
@@ -83,8 +85,9 @@ def profile(
       selector profile --model bert-large,gpt2 batch=8,32 --device cuda
       selector profile --operator all --device cuda --plan plan.jsonl
       selector profile --operator linear,lstm --doubtful --policy steady
+      selector profile rms_norm hidden=2048 rows=8192 --device cuda --regime compiled
     """
-    from selector.profiling.profile import sweep
+    from selector.profiling.profile import policy_named, sweep
 
     from .profile_request import ProfileRequest
 
@@ -103,19 +106,20 @@ def profile(
         database=database,
     )
     if plan is not None:
-        require_unused({"--budget": budget, "--active": active, "--again": again})
+        given_regime = regime != "launched"
+        require_unused({"--budget": budget, "--active": active, "--again": again, "--regime": given_regime})
         show_plan(plan, request.jobs(), as_json=as_json)
         return
     events = sweep(
         request.jobs(),
         device=device,
         database=database,
-        policy=policy,
+        policy=policy_named(policy, regime),
         budget_s=budget_s,
         again=again or doubtful,
         active=active,
     )
-    report(events, database=database, as_json=as_json)
+    report(events, database=database, as_json=as_json, learnt=regime == "launched")
 
 
 def calibrate(
@@ -181,8 +185,10 @@ def print_calibration(finished: CalibrationFinished) -> None:
         )
 
 
-def report(events: Iterator[Event], *, database: str | None, as_json: bool) -> ProfilingFinished:
-    """Show the events of a run as they come, and its result."""
+def report(
+    events: Iterator[Event], *, database: str | None, as_json: bool, learnt: bool = True
+) -> ProfilingFinished:
+    """Show the events of a run as they come, and its result; `learnt`: cost models learn from such times."""
     from selector.profiling.events import ProfilingFinished
 
     from .terminal.progress import ProgressView
@@ -202,7 +208,7 @@ def report(events: Iterator[Event], *, database: str | None, as_json: bool) -> P
     assert finished is not None
     if as_json:
         output.print_json(finished.to_dict())
-    elif finished.measured:
+    elif finished.measured and learnt:
         from selector.selection.database import same_database
 
         for operator in finished.winners:
@@ -216,7 +222,8 @@ def require_unused(options: Mapping[str, object]) -> None:
     given = [name for name, value in options.items() if value]
     if given:
         raise typer.BadParameter(
-            f"--plan measures nothing: leave {given[0]} out (python -m kernels.measure takes a --budget)"
+            f"--plan measures nothing: leave {given[0]} out (python -m kernels.measure takes a --budget "
+            "and a --regime)"
         )
 
 

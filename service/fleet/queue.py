@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Environment, Problem, Record
 from kernel_selector.kernels.contract.errors import shorten
+from kernel_selector.kernels.contract.record import LAUNCHED
 from selector.errors import InvalidRequest
 from selector.selection.catalogue import is_present
 from selector.selection.confirmation import unconfirmed
@@ -182,17 +183,17 @@ def claim(store: Database, claimant: Claimant) -> ClaimAnswer:
             problem=found.problem,
             policy=found.policy,
             implementations=found.implementations,
-            finished=frozenset((name, version) for _, name, version in finished),
+            finished=frozenset(finished),
         )
     )
 
 
-def _finished(connection: Any, found: Claimed, claimant: Claimant) -> set[tuple[str, str, str]]:
+def _finished(connection: Any, found: Claimed, claimant: Claimant) -> set[tuple[str, str]]:
     """Versions that a claimant need not measure of a task's problem: not those that wait for a second run."""
     from kernel_selector.db import records
 
     operator, key = found.problem.operator, found.problem.key
-    return records.finished(
+    finished = records.finished(
         connection,
         operator=operator,
         device=claimant.device,
@@ -203,6 +204,7 @@ def _finished(connection: Any, found: Claimed, claimant: Claimant) -> set[tuple[
             connection, operator=operator, device_key=claimant.device.key, problem_keys=[key]
         ),
     )
+    return {(name, version) for _, name, version, regime in finished if regime == LAUNCHED}
 
 
 def renew(store: Database, task: int, lease: str, token: str = "") -> None:

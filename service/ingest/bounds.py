@@ -23,6 +23,8 @@ LONGEST_US = 200.0  # of a launch or a barrier, which take 2 to 20
 MOST_RATE = 1e18  # operations or bytes a second: a hundred times what the fastest device has
 MOST_BYTES = 2**50
 SIZES = ("memory_bytes", "l2_bytes", "shared_bytes_per_multiprocessor")
+# of a GPU, which its driver and each probe of ours give: without them nothing is held against them
+GIVEN = ("compute_capability", "multiprocessors", "memory_bytes", "copy_bytes_per_s", "launch_us")
 # memory that a candidate may need beside its tensors, whose bytes are counted: workspaces of libraries and
 # what a graph holds. Of what ships none needs more than 57 times its tensors beside 2 GiB. What runs out of
 # memory with less than this has found a device in use
@@ -77,7 +79,12 @@ def impossible_device(device: Device) -> str | None:
     for name, (value, most) in limits.items():
         if value is not None and not 0 < value <= most:
             return f"a {device.name} with {name}={value:.3g}: expected more than 0 and {most:.3g} at most"
-    found = contradiction(device) if device.kind == "cuda" else None
+    if device.kind != "cuda":
+        return None
+    lacking = next((name for name in GIVEN if getattr(device, name) is None), None)
+    if lacking is not None:
+        return f"a {device.name} without {lacking}: expected it as the GPU was probed"
+    found = contradiction(device)
     return None if found is None else f"a {device.name} whose figures contradict each other: {found}"
 
 

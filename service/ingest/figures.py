@@ -1,8 +1,8 @@
 """Figures of a submitted record that no machine can give: too short, too small, or parts beyond the whole.
 
-The bounds were tried on all that ships, 91,490 good measurements of two GPUs and a processor: all but one stay
-within them, a linear layer whose workspace was counted as given back, so that its peak is 0 bytes. What each
-constant says of what ships is the nearest that a measurement comes to it.
+The bounds were tried on all that ships, 91,490 good measurements of two GPUs and a processor. All but one
+stay within them: a linear layer whose workspace was counted as given back, so that its peak is 0 bytes. What
+each constant says of what ships is the nearest that a measurement comes to it.
 """
 
 from __future__ import annotations

@@ -86,11 +86,11 @@ class Intake:
 
         found, ships = _records(lines), self._selector.with_shipped
         submitted = [record for _, _, record in found]
-        review = Review(self._selector, datetime.now(UTC), submitted)
+        review = Review(self._selector, datetime.now(UTC), submitted, author)
         judged = _judged(review, found)
         with self.database.write() as connection:
             if review.is_behind(connection):  # no more than once: nobody else writes now
-                judged = _judged(Review(self._selector, datetime.now(UTC), submitted), found)
+                judged = _judged(Review(self._selector, datetime.now(UTC), submitted, author), found)
             if first is not None and first(connection, submitted) is False:
                 receipt, submission = _repeated(connection, found), None
             else:

@@ -44,6 +44,7 @@ MOST_BYTES_RATIO, BYTES_SLACK = 2.0, 3 * 2**25
 MOST_RATE_RATIO, MOST_CPU_RATE_RATIO = 4.0, 16.0
 MOST_SIZE_RATIO = 1.25  # between sizes of GPUs of one kind: drivers keep some of the memory
 MOST_HOST_RATIO = 16.0  # between times of a launch: hosts that are busy take several times as long
+MOST_NEW_KINDS = 20  # of devices that a token sends and nobody else knows; a machine has one or two
 CLOCK_S = 300.0  # that clocks may differ
 TIMES, BYTES = (MOST_RATIO, 0.0, format_ms), (MOST_BYTES_RATIO, BYTES_SLACK, format_bytes)
 
@@ -51,19 +52,21 @@ TIMES, BYTES = (MOST_RATIO, 0.0, format_ms), (MOST_BYTES_RATIO, BYTES_SLACK, for
 class Review:
     """Judges records against what a selector knows. Raises the errors of reading its database."""
 
-    def __init__(self, selector: Selector, now: datetime, submitted: Sequence[Record]) -> None:
-        from kernel_selector.db import records
+    def __init__(self, selector: Selector, now: datetime, submitted: Sequence[Record], author: str) -> None:
+        from kernel_selector.db import records, submissions
 
         self._selector, self._submitted = selector, submitted
+        self._kinds = {device["key"] for device in selector.devices()}
         with selector.database.read() as connection:  # what was loaded may be older
             self._last = records.last_id(connection)
             self._there = records.problems_among(connection, submitted)
+            self._new_kinds = submissions.kinds_beside(connection, self._kinds, author)
         self._latest = now + timedelta(seconds=CLOCK_S)
         self._judged: tuple[Problem, bool] | None = None  # the last problem
         self._devices: dict[str, str | None] = {}
         self._known: dict[str, Device | None] = {}
         self._least: dict[tuple[str, str, str], Least] = {}
-        self._evidence: dict[tuple[str, str], Evidence] = {}
+        self._evidence: dict[tuple[str, str, str], Evidence] = {}
         self._waiting: dict[tuple[str, str], dict[int, str]] = {}
         self._told: dict[tuple[str, ...], dict[str | None, list[Figures]]] = {}
         self._ships: dict[tuple[str, ...], list[Figures]] = {}
@@ -111,6 +114,10 @@ class Review:
     def _implausible(self, device: Device) -> str | None:
         if (reason := impossible_device(device)) is not None:
             return reason
+        if device.key not in self._kinds:
+            if device.key not in self._new_kinds and len(self._new_kinds) >= MOST_NEW_KINDS:
+                return f"a {device.name} beside {MOST_NEW_KINDS} kinds of this token that nobody else knows"
+            self._new_kinds.add(device.key)
         known = self._device(device.key)
         if known is None:
             return None
@@ -133,7 +140,7 @@ class Review:
             return f"{words}, where {good} records are good"
         if record.status is not Status.OUT_OF_MEMORY:
             return None
-        beyond = self._of(record).good_beyond(record.problem, record.implementation)
+        beyond = self._of(record).good.beyond(record.problem, record.implementation)
         return None if beyond is None else f"{words}, where {record.implementation} is good at {beyond}"
 
     def _outlier(self, record: Record) -> str | None:
@@ -197,11 +204,11 @@ class Review:
         return self._ships[key]
 
     def _of(self, record: Record) -> Evidence:
-        """Evidence of the record's operator on its kind of device."""
-        pair = record.problem.operator, record.device.key
-        if pair not in self._evidence:
-            self._evidence[pair] = self._selector.evidence(*pair)
-        return self._evidence[pair]
+        """Evidence of the record's operator on its kind of device, in its regime."""
+        key = record.problem.operator, record.device.key, record.regime
+        if key not in self._evidence:
+            self._evidence[key] = self._selector.evidence(*key)
+        return self._evidence[key]
 
     def _least_of(self, record: Record) -> Least:
         """The least that a record's problem takes."""
@@ -222,8 +229,9 @@ class Review:
 
 
 def _slot(record: Record) -> tuple[str, ...]:
-    """What records tell the same thing by: problem, kind of device, implementation and version."""
-    return record.problem.key, record.device.key, record.implementation, record.implementation_version
+    """What records tell the same thing by: problem, kind of device, implementation, version and regime."""
+    version = record.implementation_version
+    return record.problem.key, record.device.key, record.implementation, version, record.regime
 
 
 def _told(connection: Any, record: Record, without: Collection[int] = ()) -> dict[str | None, list[Figures]]:

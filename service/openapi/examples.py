@@ -36,6 +36,10 @@ QUESTIONS: dict[str, dict[str, Any]] = {
         "summary": "A GPU that need not be in the machine that serves, for least memory",
         "value": {"hyperparameters": SIZES, "device": "h200", "objective": "memory"},
     },
+    "compiled": {
+        "summary": "A layer between others that torch.compile compiles with it",
+        "value": {"operator": "lstm", "hyperparameters": SIZES, "device": "h200", "regime": "compiled"},
+    },
 }
 
 BATCHES: dict[str, dict[str, Any]] = {

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from fastapi import APIRouter, HTTPException, Query, Request, Response
+from fastapi import APIRouter, Depends, HTTPException, Query, Request, Response
 from fastapi.concurrency import run_in_threadpool
 
 from kernel_selector.db.submissions import Chosen
 from kernel_selector.kernels.contract import Status
+from kernel_selector.kernels.contract.record import Regime
 
 from ..ingest.intake import Intake, Receipt
 from ..openapi import examples
@@ -30,6 +31,18 @@ Limit = Annotated[int, Query(ge=1, le=MOST_ITEMS, description="Most items of the
 Word = Annotated[Name | None, Query()]
 
 
+def _equal(
+    operator: Word = None,
+    device: Annotated[Name | None, Query(description="Its key.")] = None,
+    implementation: Word = None,
+    status: Status | None = None,
+    regime: Annotated[Regime | None, Query(description="What the times are of.")] = None,
+) -> dict[str, str]:
+    """What records must have, by name."""
+    given = {"operator": operator, "device": device, "implementation": implementation, "status": status}
+    return {name: str(value) for name, value in (given | {"regime": regime}).items() if value is not None}
+
+
 @router.get(
     "/v1/measurements",
     operation_id="listMeasurements",
@@ -38,17 +51,12 @@ Word = Annotated[Name | None, Query()]
 )
 def list_measurements(
     request: Request,
-    operator: Word = None,
-    device: Annotated[Name | None, Query(description="Its key.")] = None,
-    implementation: Word = None,
-    status: Status | None = None,
+    equal: Annotated[dict[str, str], Depends(_equal)],
     cursor: Cursor = None,
     limit: Limit = 100,
 ) -> Response:
     """Records in the order in which they were stored; they can be sent to another service as they are. Those
     that are `waiting` do not count before somebody agrees."""
-    given = {"operator": operator, "device": device, "implementation": implementation, "status": status}
-    equal = {name: str(value) for name, value in given.items() if value is not None}
     return conditional(request, asdict(measurements(selector_of(request), equal, cursor=cursor, limit=limit)))
 
 

@@ -136,16 +136,18 @@ def _preemption(given: Mapping[str, Any]) -> Preemption:
     raise ValueError("neither NodeNameToVictims nor NodeNameToMetaVictims is there")
 
 
-def _meta_victims(victims: Mapping[str, Any]) -> dict[str, Any]:
+def _meta_victims(victims: Any) -> dict[str, Any]:
     """`MetaVictims` of these, or of `Victims`, whose pods are whole."""
+    if not isinstance(victims, dict):
+        raise ValueError("the victims of a node are no object")
+    violations = _get(victims, "numpdbviolations") or 0
+    if type(violations) is not int:
+        raise ValueError("NumPDBViolations is no whole number")
     pods = [_get(pod, "metadata") or pod for pod in _get(victims, "pods") or []]
     uids = [_get(pod, "uid") for pod in pods]
     if not all(isinstance(uid, str) and uid for uid in uids):
         raise ValueError("a victim has no UID")
-    return {
-        "Pods": [{"UID": uid} for uid in uids],
-        "NumPDBViolations": _get(victims, "numpdbviolations") or 0,
-    }
+    return {"Pods": [{"UID": uid} for uid in uids], "NumPDBViolations": violations}
 
 
 def _parsed(body: bytes) -> Any:

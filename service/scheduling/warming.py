@@ -26,7 +26,7 @@ def never() -> bool:
 
 
 def warm_up(selector: Selector, stopped: Callable[[], bool] = never) -> None:
-    """Questions to a selector about each operator on each measured device, one by one.
+    """Questions to a selector about each operator on each device that it was measured on, one by one.
 
     Parameters
     ----------
@@ -38,12 +38,18 @@ def warm_up(selector: Selector, stopped: Callable[[], bool] = never) -> None:
 
     What cannot be read is no reason to stop the service: it is logged, and `/readyz` says why.
     """
-    measured = dict.fromkeys(device["key"] for device in selector.devices() if device["measured"])
+    devices = dict.fromkeys(device["key"] for device in selector.devices() if device["measured"])
     trouble = [selector.unusable] if selector.unusable else []
+    try:
+        measured = selector.measured()
+    except SelectorError as error:
+        measured, trouble = set(), [*trouble, str(error)]
     for name, operator in registry.operators().items():
-        for key in measured:
+        for key in devices:
             if stopped():
                 return
+            if (name, key) not in measured:
+                continue
             query = Query(operator=name, hyperparameters=operator.examples[0], device=key)
             try:
                 (found,) = selector.choose_each([query], kept=False)

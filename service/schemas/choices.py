@@ -6,6 +6,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
+from kernel_selector.kernels.contract.record import LAUNCHED
 from selector import Query
 
 from .catalogue import DeviceDocument
@@ -124,6 +125,11 @@ class ChoiceDocument(Answer):
     caveats: list[str] = Field(description="What weakens the answer, in words.")
     snapshot: str = Field(description="Identity of the measurements that were used.")
     model_version: str | None = Field(description="Version of the cost model that was used.")
+    regime: Literal["launched", "compiled"] = Field(
+        "launched",
+        description="That of the question; left out where it is launched.",
+        exclude_if=LAUNCHED.__eq__,
+    )
 
 
 class ChoiceSummary(Answer):

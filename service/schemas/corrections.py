@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, BeforeValidator, Field
+from pydantic import AfterValidator, AwareDatetime, BeforeValidator, Field
 
 from .fields import Answer, Name, Request
 from .jobs import Number
@@ -23,7 +23,15 @@ def in_words(value: object) -> object:
     raise ValueError("expected a date and time with a time zone, such as 2026-11-25T12:00:00Z")
 
 
-Instant = Annotated[AwareDatetime, BeforeValidator(in_words)]
+def in_utc(value: datetime) -> datetime:
+    """The same moment in UTC. Raises ValueError where no date there has it."""
+    try:
+        return value.astimezone(UTC)
+    except OverflowError:
+        raise ValueError(f"{value.isoformat()} is no date of the years 1 to 9999 in UTC") from None
+
+
+Instant = Annotated[AwareDatetime, BeforeValidator(in_words), AfterValidator(in_utc)]
 Since = Annotated[Instant, Field(description="What came then or later: ISO 8601 with a time zone.")]
 
 

@@ -12,7 +12,7 @@ AMOUNT_PATTERN = (
     r"^[1-9][0-9]{0,11}([.][0-9]{1,3})?( ?([kMGT]|[KMGT]i)?B)?$"  # documented; `parse_bytes` decides
 )
 # what `Selector.choose` takes besides hyperparameters; a request must not reach these by another door
-FIELDS = frozenset({"operator", "device", "memory", "objective", "override", "among", "database"})
+FIELDS = frozenset({"operator", "device", "memory", "objective", "override", "among", "regime", "database"})
 
 
 def _scalar(value: Any) -> Any:

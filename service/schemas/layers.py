@@ -35,6 +35,11 @@ class Layer(Request):
         description="Names of the implementations to choose from; null for all.",
     )
 
+    regime: Literal["launched", "compiled"] = Field(
+        "launched",
+        description="Whether the layer is launched by itself, or compiled with neighbours by torch.compile.",
+    )
+
     def query(self, device: str | None) -> Query:
         """Query about this layer on a device."""
         return Query(
@@ -45,6 +50,7 @@ class Layer(Request):
             objective=self.objective,
             override=self.override,
             among=self.among,
+            regime=self.regime,
         )
 
 

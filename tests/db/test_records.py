@@ -126,6 +126,13 @@ def test_a_record_comes_back_exactly(database, record):
     assert found.problem.values == record.problem.values  # their order as well
 
 
+def test_records_of_before_there_were_regimes_have_the_content_hashes_that_they_had(make_record):
+    hashes = "92e3016f9b0fa1847848a980bcec8083", "9e1e74c3cfdd3a40f951efccd1864765"
+    assert records.hash_of(make_record(3)) == records.hash_of(make_record(3, regime="launched")) == hashes[0]
+    assert records.hash_of(make_record(3, gate_revision=4)) == hashes[1]
+    assert records.hash_of(make_record(3, regime="compiled")) not in hashes
+
+
 def test_adding_twice_adds_once(database, make_record):
     made = [make_record(number) for number in range(5)]
     with database.write() as connection:
@@ -151,6 +158,7 @@ def test_more_records_than_one_batch_and_page(database, make_record):
         {"reason": "x"},
         {"seed": 1},
         {"gate_revision": 2},
+        {"regime": "compiled"},
         {"policy": "thorough"},
         {"implementation_version": "other"},
         {"measured_at": datetime(2026, 1, 2, 3, 4, 5, 678902, tzinfo=UTC)},
@@ -210,10 +218,11 @@ def test_finished_is_of_this_device_environment_and_policy(database, make_record
     }
     with database.read() as connection:
         assert records.finished(connection, **asked) == {
-            (item.problem.key, item.implementation, item.implementation_version) for item in (record, crashed)
+            (item.problem.key, item.implementation, item.implementation_version, "launched")
+            for item in (record, crashed)
         }
         assert records.finished(connection, **asked, problem_key=record.problem.key) == {
-            (item.problem.key, item.implementation, item.implementation_version)
+            (item.problem.key, item.implementation, item.implementation_version, "launched")
             for item in (record, crashed)
             if item.problem == record.problem
         }

@@ -131,6 +131,16 @@ def test_override_and_objective_reach_the_selector(
     )
 
 
+def test_the_regime_reaches_the_selector(capsys: pytest.CaptureFixture[str], database_file: Path) -> None:
+    asked = [*QUESTION, "--regime", "compiled", "--database", str(database_file)]
+    assert document(capsys, "choose", *asked)["regime"] == "compiled"
+    assert "regime" not in document(capsys, "choose", *asked, "--regime", "launched")
+    assert main(["choose", *asked]) == 0
+    assert ", regime='compiled', database=" in capsys.readouterr().out
+    assert main(["explain", *asked]) == 0
+    assert re.search(r"^Regime      compiled with neighbours$", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_explain(capsys: pytest.CaptureFixture[str], database_file: Path) -> None:
     assert main(["explain", *QUESTION, "--database", str(database_file)]) == 0
     text = capsys.readouterr().out

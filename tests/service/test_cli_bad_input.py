@@ -54,6 +54,8 @@ BAD = [  # arguments, what the message must name
     (["profile", "lstm", "hidden=8,x", "batch=1"], "hidden='x'"),
     (["profile", "lstm", *GOOD, "--budget", "soon"], "'soon': expected a time"),
     (["profile", "lstm", *GOOD, "--policy", "hasty"], "'hasty'"),
+    (["profile", "lstm", *GOOD, "--regime", "graph"], "regime='graph': expected launched or compiled"),
+    (["choose", *GOOD, "--regime", "eager"], "regime='eager': expected one of launched, compiled"),
     (["profile", "lstm", "hidden=8", "batch=1", "--device", "cuda:99"], "cuda:99"),
     (["profile", "lstm", "--count", "0"], "--count"),
     (["quickstart", "--budget", "0"], "'0': expected a time above zero"),

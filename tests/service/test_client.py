@@ -74,6 +74,7 @@ def remote(service):
         ("gru", {"hidden": 33, "batch": 1, "objective": "memory", "device": "h200"}),
         ("lstm", {**SIZES, "override": "torch_lstm", "dropout": 0.25, "layers": 2}),
         ("lstm", {**SIZES, "among": ("hoisted", "torch_lstm")}),
+        ("lstm", {**SIZES, "regime": "compiled"}),
     ],
 )
 def test_the_same_answer(remote, selector, operator, given):
@@ -99,6 +100,7 @@ def test_the_answer_explains_and_builds(remote):
         ("lstm", {**SIZES, "among": 3}, InvalidRequest),
         ("lstm", {**SIZES, "memory": 1}, NothingFits),
         ("lstm", {**SIZES, "objective": "fast"}, InvalidRequest),
+        ("lstm", {**SIZES, "regime": "graph"}, InvalidRequest),
     ],
 )
 def test_the_same_errors(remote, selector, operator, given, error):

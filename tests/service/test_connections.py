@@ -109,6 +109,21 @@ def test_a_head_of_many_short_headers_ends_early(connect):
     assert answer(connection).startswith(b"HTTP/1.1 200")
 
 
+@pytest.mark.parametrize("trailer", ["Host: 127.0.0.1", "Content-Type: application/json"])
+def test_a_trailer_is_no_header(connect, trailer):
+    """It was one where all came at once: a token could stand there, which a proxy in front does not see."""
+    headers = ["Host: 127.0.0.1", "Content-Type: application/json", "Connection: close"]
+    headers = "\r\n".join(one for one in headers if one != trailer)
+    body = b'{"hyperparameters": {"hidden": 64, "batch": 8}}'
+    for behind in ("", f"{trailer}\r\n"):
+        connection = connect()
+        head = (
+            f"POST /v1/choices HTTP/1.1\r\n{headers}\r\nTransfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n"
+        )
+        connection.sendall(head.encode() + body + f"\r\n0\r\n{behind}\r\n".encode())
+        assert answer(connection)[9:12] in (b"400", b"401", b"415")
+
+
 def test_who_sends_what_is_no_http_waits_for_the_answer_and_is_read_no_further(connect, monkeypatch):
     monkeypatch.setattr(connections, "REFUSED_S", 0.5)
     connection, started = connect(), time.monotonic()

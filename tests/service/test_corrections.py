@@ -133,7 +133,12 @@ def test_what_was_set_aside_is_listed_by_author_batch_and_time(client, made):  #
     assert ids(author=first["author"]) == [first["id"], second["id"]]
     assert ids(author=first["author"], since=second["received_at"], limit=1) == [second["id"]]
     assert ids(author="nobody") == ids(batch=1) == []
-    for wrong in ({"batch": 0}, {"batch": "x"}, {"since": "yesterday"}):
+    for wrong in (
+        {"batch": 0},
+        {"batch": "x"},
+        {"since": "yesterday"},
+        {"since": "9999-12-31T23:59:59-14:00"},
+    ):
         assert client.get("/v1/quarantine", params=wrong).status_code == 422
 
 
@@ -153,6 +158,11 @@ BAD = {
     "no reason": ("retract", {"author": "worker-7"}, "reason"),
     "an empty reason": ("retract", {"author": "worker-7", "reason": "  "}, "expected why"),
     "a time without a zone": ("retract", {"since": "2026-01-01T00:00:00", **WHY}, "timezone"),
+    "a time before all": (
+        "retract",
+        {"since": "0001-01-01T00:00:00+14:00", **WHY},
+        "no date of the years 1 to 9999 in UTC",
+    ),
     "nothing since": (
         "retract",
         {"since": "2999-01-01T00:00:00Z", **WHY},

@@ -156,6 +156,15 @@ def test_what_is_not_understood_is_neutral(client, body):
             assert answer.json() == []
 
 
+def test_a_node_with_a_number_beyond_all_is_not_understood(client):
+    """Python's parser takes it for infinity, which no JSON has: filter ended in a 500."""
+    body = b'{"Nodes": {"items": [{"metadata": {"name": "a", "x": 1e400}}]}}'
+    answer = client.post("/k8s/v1/filter", content=body)
+    assert answer.status_code == 200
+    assert answer.json()["Error"].startswith("Not understood")
+    assert client.post("/k8s/v1/prioritize", content=body).json() == [{"Host": "a", "Score": 5}]
+
+
 @pytest.mark.parametrize("listed", [{}, {"metadata": {}}, {"items": None}, {"Items": []}], ids=str)
 def test_a_list_without_nodes(client, listed):
     found = post(client, "filter", {**arguments(), "Nodes": listed})
@@ -271,6 +280,9 @@ def test_a_pod_without_a_problem_may_evict_as_ever(client):
         {"NodeNameToVictims": None, "NodeNameToMetaVictims": None},
         {"NodeNameToVictims": ["a"]},
         {"NodeNameToVictims": {"a": None}},
+        {"NodeNameToMetaVictims": {"a": None}},
+        {"NodeNameToMetaVictims": {"a": {"Pods": [], "NumPDBViolations": "x"}}},
+        {"NodeNameToMetaVictims": {"a": {"Pods": [], "NumPDBViolations": 1.5}}},
         {"NodeNameToVictims": {"a": {"Pods": [{"metadata": {"name": "no uid"}}]}}},
         {"NodeNameToMetaVictims": {"a": {"Pods": [1]}}},
     ],

@@ -78,6 +78,18 @@ def test_implementations_to_choose_from(client):
     assert [one["choice"]["implementation"] for one in answers] == ["hoisted", "torch_lstm"]
 
 
+def test_a_layer_amid_others(client):
+    launched, compiled = choose(client), choose(client, regime="compiled")
+    assert "regime" not in launched
+    assert compiled["regime"] == "compiled"
+    (caveat,) = set(compiled["caveats"]) - set(launched["caveats"])
+    assert "--regime compiled` measures it." in caveat
+    assert choose(client, regime="launched") == launched
+    batch = {"problems": [{"hyperparameters": SIZES, "regime": one} for one in ("launched", "compiled")]}
+    answers = client.post("/v1/choices:batch", json=batch).json()["answers"]
+    assert [caveat in one["choice"]["caveats"] for one in answers] == [False, True]
+
+
 def test_the_basis_says_whose_measurements_and_which_is_most_similar(client):
     basis = choose(client)["basis"]
     assert (basis["source"], basis["shipped_measurements"], basis["learned"]) == ("exact", 0, False)

@@ -10,7 +10,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from kernel_selector.db import Database, DatabaseUnreachable, records
-from kernel_selector.service import tokens
+from kernel_selector.service import access, tokens
 from kernel_selector.service.access import NEEDED, Rates
 from kernel_selector.service.app import create_app
 from kernel_selector.service.openapi.example_record import LINE
@@ -236,6 +236,33 @@ def test_tokens_that_are_none(database, given, word):
     tokens.create_token(database, "taken")
     with pytest.raises(InvalidRequest, match=word):
         tokens.create_token(database, **given)
+
+
+# as they stand in an address; a route's regular expression ends before a newline at the end
+ENDS = ("%0a", "%0A", "%0d%0a", "%0b", "%00", "%c2%85", "%e2%80%a8")
+
+
+@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(("method", "path"), [*NEEDED, ("DELETE", "/v1/profiling-jobs/1")])
+def test_no_way_to_write_a_path_needs_less(service, database, method, path, end):
+    """With `%0a` behind it all of them were reading: measurements could be retracted without a token."""
+    reader = tokens.create_token(database, "reader")
+    for client, secret in ((service(HERE), None), (service(), reader)):
+        given = headers(secret) if secret else {}
+        answer = client.request(method, f"{path}{end}", headers=given, json={"author": "a", "reason": "b"})
+        assert answer.status_code == 404
+
+
+@pytest.mark.parametrize(("method", "path"), [*NEEDED, ("DELETE", "/v1/profiling-jobs/1")])
+def test_a_route_asks_for_the_scope_of_its_own_path(service, database, monkeypatch, method, path):
+    """Whatever came of the path before: the look-up that goes before the body is not the only one."""
+    monkeypatch.setattr(access, "needed_scope", lambda *_: "read")
+    reader = tokens.create_token(database, "reader")
+    for client, secret in ((service(HERE), None), (service(), reader)):
+        given = headers(secret) if secret else {}
+        answer = client.request(method, path, headers=given, json={"author": "a", "reason": "b"})
+        assert answer.status_code == 403
+        assert "needs a token with the scope" in answer.json()["detail"]
 
 
 def test_names_without_a_token(database):

@@ -83,7 +83,7 @@ def test_wrong_hyperparameters(client, hyperparameters, slug, words):
 
 
 @pytest.mark.parametrize(
-    "name", ["operator", "device", "memory", "objective", "override", "among", "database", "self"]
+    "name", ["operator", "device", "memory", "objective", "override", "among", "regime", "database", "self"]
 )
 def test_hyperparameters_reach_no_other_argument(client, name):
     response = ask(client, hyperparameters={**SIZES, name: "sqlite:////etc/passwd"})
@@ -115,6 +115,8 @@ def test_hyperparameters_reach_no_other_argument(client, name):
         ("override", 3, "invalid-request"),
         ("among", "torch_lstm", "invalid-request"),
         ("among", [], "invalid-request"),
+        ("regime", "graph", "invalid-request"),
+        ("regime", None, "invalid-request"),
         ("hidden", 64, "invalid-request"),
     ],
 )

@@ -1,13 +1,14 @@
 """Measurements over HTTP: taken in once, all or none, by name, and set aside where they contradict."""
 
 import json
+import time
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from starlette.testclient import TestClient
 
-from kernel_selector.db import Database, records
+from kernel_selector.db import Database, records, snapshot
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Status, Timing
 from kernel_selector.service import tokens
@@ -111,6 +112,8 @@ def test_filters(client, made):
         ({"operator": "gru"}, 0),
         ({"device": made[0].device.key, "status": "ok"}, len(made)),
         ({"status": "crashed"}, 0),
+        ({"regime": "launched"}, len(made)),
+        ({"regime": "compiled"}, 0),
     ):
         assert len(client.get("/v1/measurements", params=params).json()["items"]) == expected
 
@@ -126,6 +129,7 @@ def test_filters(client, made):
         {"limit": 0},
         {"limit": 1001},
         {"status": "fine"},
+        {"regime": "eager"},
     ]
     + [{"cursor": cursor} for cursor in ("YWZ0ZXIgOTk5OTk5OTk5OTk5OTk5OTk5OTk5", "é", "", "a" * 101)],
 )
@@ -233,9 +237,45 @@ def test_a_slower_machine_is_no_lie(client, made):
     assert receipt(client, [scaled(one, 2) for one in made])["quarantined"] == []
 
 
+def test_other_regimes_are_stored_beside_and_contradict_nothing(client, database, made):
+    assert receipt(client, made)["added"] == len(made)
+    question = {"hyperparameters": {name: made[0].problem[name] for name in ("hidden", "batch")}}
+    before = client.post("/v1/choices", json=question).json()
+    compiled = [replace(scaled(record, 1e-2), regime="compiled") for record in made]
+    assert receipt(client, compiled)["added"] == len(made)
+    with Database.open(database) as opened, opened.read() as connection:
+        snapshot_now = snapshot(connection)
+    for _ in range(100):  # the service reads what is new beside the questions
+        after = client.post("/v1/choices", json=question).json()
+        if after["snapshot"] == snapshot_now:
+            break
+        time.sleep(0.1)
+    assert after == {**before, "snapshot": snapshot_now}
+    listed = client.get("/v1/measurements", params={"regime": "compiled"}).json()["items"]
+    assert [Record.from_json(json.dumps(one["record"])) for one in listed] == compiled
+    slower = receipt(client, [scaled(compiled[0], 1e3, driver="a third")])
+    (aside,) = slower["quarantined"]
+    assert "where the median of 1 record is" in aside["detail"]
+    unknown = send(client, [compiled[0].to_json().replace('"compiled"', '"eager"')])
+    assert unknown.status_code == 422
+    assert "expected launched, graph, compiled" in unknown.json()["detail"]
+
+
 def test_a_new_device_has_nothing_to_contradict(client, made):
-    new = replace(made[0].device, name="NVIDIA X1", kind="cuda", host="", matmul_flops_per_s={})
+    new = replace(Record.from_json(LINE).device, name="NVIDIA X1", host="", matmul_flops_per_s={})
     assert receipt(client, [replace(made[0], device=new)])["added"] == 1
+
+
+def test_a_token_sends_few_kinds_of_devices_that_nobody_else_knows(client):
+    """A thousand invented ones took 12 s to review, and each process minutes to warm up for."""
+    found = receipt(client, [with_device(Record.from_json(LINE), name=f"NVIDIA Z{n}") for n in range(22)])
+    assert found["added"] == 20
+    assert [one["line"] for one in found["quarantined"]] == [21, 22]
+    assert "beside 20 kinds of this token that nobody else knows" in found["quarantined"][0]["detail"]
+
+
+def with_device(record, **changes):
+    return replace(record, device=replace(record.device, **changes))
 
 
 def test_a_problem_of_no_operator(client, made):

@@ -87,6 +87,10 @@ ABSURD = {
     "no cache": ({"device__l2_bytes": 0}, "l2_bytes=0: expected more than 0"),
     "another cache": ({"device__l2_bytes": 10**6}, "l2_bytes=1e+06, where "),
     "half of the memory": ({"device__memory_bytes": 77 * 2**30}, "memory_bytes=8.27e+10, where 1.5"),
+    **{
+        f"without {name}": ({f"device__{name}": None}, f"without {name}: expected it as the GPU was probed")
+        for name in ("memory_bytes", "multiprocessors", "compute_capability", "copy_bytes_per_s", "launch_us")
+    },
     "another generation": (
         {"device__compute_capability": [99, 0]},
         "contradict each other: compute_capability=(99, 0), and a NVIDIA H200 has (9, 0)",

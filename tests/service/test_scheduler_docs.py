@@ -136,10 +136,16 @@ def lua(request, tmp_path):
     shared = load(str(FOLDER / "kernel_selector.lua"))
     runtime.globals().dofile = lambda _: shared
     shared.kinds_file = str(tmp_path / "kinds")
-    Path(shared.kinds_file).write_text("# of this site\nh200 A100\nv100  # old\n")
+    Path(shared.kinds_file).write_text("# of this site\ngpu*: h200 A100\ngpu*: v100  # old\n")
     for name in ("cli_filter.lua", "job_submit.lua"):
         runtime.execute((FOLDER / name).read_text())
-    return SimpleNamespace(runtime=runtime, shared=shared, logged=logged)
+    plain = runtime.eval("function() return {gpus = {}} end")  # what a job asks for that asks for nothing
+    return SimpleNamespace(runtime=runtime, shared=shared, logged=logged, plain=plain)
+
+
+def site_kinds(lua, partition=None):
+    """The kinds of a partition, without what its nodes have."""
+    return lua.shared.kinds(partition)[0]
 
 
 QUESTION = '{"operator": "gru", "hyperparameters": {"hidden": 1024, "batch": 64}}'
@@ -148,7 +154,7 @@ NASTY = """{"a": "'; touch /tmp/owned; echo '$(id) `id` \\\\ @/etc/passwd"}"""
 
 @pytest.mark.parametrize("comment", [QUESTION, NASTY, "{'}", "{@/etc/passwd}", '{"devices": ["\'"]}'])
 def test_a_comment_reaches_the_shell_as_one_word(lua, comment):
-    question = lua.shared.question(comment, lua.shared.kinds())
+    question = lua.shared.question(comment, site_kinds(lua))
     assert question.endswith(comment[1:])
     command = lua.shared.command(question).replace("curl", "printf '%s\n'", 1)
     words = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True).stdout
@@ -157,8 +163,8 @@ def test_a_comment_reaches_the_shell_as_one_word(lua, comment):
 
 @pytest.mark.parametrize("comment", [None, 1, "", "text", "{a}\n", "{\n}", "{" + "a" * 5000 + "}", "-d @x"])
 def test_other_comments_are_none_of_ours(lua, comment):
-    assert lua.shared.question(comment, lua.shared.kinds()) is None
-    assert lua.shared.constraint(comment) is None
+    assert lua.shared.question(comment, site_kinds(lua)) is None
+    assert lua.shared.constraint(comment, None, lua.plain) is None
     assert lua.logged == []
 
 
@@ -169,14 +175,65 @@ def test_other_comments_are_none_of_ours(lua, comment):
         ("gpu", ["h200", "a100"]),
         ("old", ["v100"]),
         ("cpu", []),
-        ("other", ["l4"]),
-        ("ol", ["l4"]),
+        ("other", []),
+        ("ol", []),
+        ("gpu,old", []),
     ],
 )
 def test_a_partition_has_kinds_of_its_own(lua, partition, kinds):
-    text = "gpu*: h200\nold: v100 # soon gone\nl4\n gpu* : a100\ncpu:\n"
+    text = "gpu*: h200 gpus=4\nold: v100 # soon gone\nl4\n gpu* : a100 h200 cpus=8\ncpu:\n"
     Path(lua.shared.kinds_file).write_text(text)
-    assert list(lua.shared.kinds(partition).values()) == kinds
+    assert list(site_kinds(lua, partition).values()) == kinds
+
+
+@pytest.mark.parametrize(
+    ("text", "room"),
+    [
+        ("gpu*: h200 gpus=4 cpus=32 memory=250000 # gpus=8", {"gpus": 4, "cpus": 32, "memory": 250000}),
+        ("gpu*: h200", {"gpus": 0, "cpus": 1, "memory": 0}),
+        ("gpu*: h200 mygpus=4 cpus=32 gpus=many", {"gpus": 0, "cpus": 32, "memory": 0}),
+        (
+            "gpu*: h200 gpus=4 cpus=32\nold: v100\ngpu*: l4 gpus=1 cpus=64",
+            {"gpus": 1, "cpus": 32, "memory": 0},
+        ),
+    ],
+)
+def test_the_least_that_is_said_of_a_partitions_nodes_counts(lua, text, room):
+    Path(lua.shared.kinds_file).write_text(text)
+    assert dict(lua.shared.kinds(None)[1]) == room
+
+
+def asked(lua, **request):
+    """What a job asks of its node, None for one of which no file of kinds can tell."""
+    gpus = lua.runtime.table_from(request.pop("gpus", []))
+    found = lua.shared.demand(lua.runtime.table_from({"gpus": gpus, **request}))
+    return None if isinstance(found, tuple) else dict(found)
+
+
+@pytest.mark.parametrize(
+    ("wanted", "demand"),
+    [
+        ({}, (0, 1, 0)),
+        ({"nodes": 1, "tasks": "1", "tasks_per_node": 1.0, "cpus": 8.0, "memory": 65534.0}, (0, 8, 65534)),
+        ({"memory": "2G"}, (0, 1, 2048)),
+        ({"memory": "1K"}, (0, 1, 1)),
+        ({"memory": "0?"}, (0, 1, 0)),
+        ({"gpus": ["gres:gpu:2"]}, (2, 1, 0)),
+        ({"gpus": ["gres/gpu=2"], "cpus": 2}, (2, 2, 0)),
+        ({"gpus": ["cpu:4,gres/gpu:1"]}, (1, 4, 0)),
+        ({"gpus": ["cpu:4", "gres/gpu:1"]}, (1, 4, 0)),  # as later versions say --cpus-per-task, too
+        ({"gpus": ["gres:gpu"]}, (1, 1, 0)),
+        ({"gpus": ["gres:gpu:h200:1"]}, None),
+        ({"gpus": ["gres:gpu:1,gres:nvme:1"]}, None),
+        ({"gpus": ["gres:gpu:1", "gres:gpu:1"]}, None),
+        ({"nodes": "1,3"}, None),
+        ({"tasks": 2}, None),
+        ({"memory": "1.5G"}, None),
+        ({"other": "nodelist"}, None),
+    ],
+)
+def test_what_a_job_asks_of_its_node(lua, wanted, demand):
+    assert asked(lua, **wanted) == (demand and dict(zip(("gpus", "cpus", "memory"), demand, strict=True)))
 
 
 @pytest.mark.parametrize(
@@ -184,7 +241,7 @@ def test_a_partition_has_kinds_of_its_own(lua, partition, kinds):
     [(QUESTION, ["h200", "A100", "v100"]), ("{ }", ["h200", "A100", "v100"]), ('{"devices": ["x"]}', ["x"])],
 )
 def test_a_question_is_about_the_kinds_of_the_site(lua, comment, devices):
-    asked = json.loads(lua.shared.question(comment, lua.shared.kinds()))
+    asked = json.loads(lua.shared.question(comment, site_kinds(lua)))
     assert asked.pop("devices") == devices
     assert asked == {key: value for key, value in json.loads(comment).items() if key != "devices"}
 
@@ -204,7 +261,7 @@ def test_a_question_is_about_the_kinds_of_the_site(lua, comment, devices):
     ],
 )
 def test_only_kinds_of_the_site_are_taken_from_an_answer(lua, answer, constraint):
-    found = lua.shared.parsed(answer, lua.shared.kinds())
+    found = lua.shared.parsed(answer, site_kinds(lua))
     found, reason = (found, None) if isinstance(found, str) else found
     assert found == constraint
     assert (reason is None) is (constraint is not None)
@@ -213,7 +270,7 @@ def test_only_kinds_of_the_site_are_taken_from_an_answer(lua, answer, constraint
 @pytest.mark.parametrize("given", [None, "", "(null)", "mine"])
 def test_both_scripts_set_a_constraint_only_where_there_is_none(lua, given):
     answers = {(QUESTION, "gpu"): "h200|a100"}
-    lua.shared.constraint = lambda comment, partition: answers.get((comment, partition))
+    lua.shared.constraint = lambda comment, partition, _: answers.get((comment, partition))
     expected = given if given == "mine" else "h200|a100"
     names = lua.runtime.globals()
     options = lua.runtime.table_from({"comment": QUESTION, "partition": "gpu", "constraint": given})
@@ -242,14 +299,14 @@ def popen(runtime, said=None):
 def test_a_service_that_is_away_leaves_the_job_alone(lua):
     lua.runtime.globals().io.popen = popen(lua.runtime)
     lua.shared.url = "http://127.0.0.1:9"
-    assert lua.shared.constraint(QUESTION) is None
+    assert lua.shared.constraint(QUESTION, None, lua.plain) is None
     assert "http://127.0.0.1:9 refuses connections" in lua.logged.pop()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         lua.shared.url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert lua.shared.constraint(QUESTION) is None
+        assert lua.shared.constraint(QUESTION, None, lua.plain) is None
     assert f"{lua.shared.url} does not answer within 0.5 s" in lua.logged.pop()
     lua.runtime.globals().io.popen = lambda *_: None
-    assert lua.shared.constraint(QUESTION) is None
+    assert lua.shared.constraint(QUESTION, None, lua.plain) is None
     assert "no process can be started" in lua.logged.pop()
 
 
@@ -274,7 +331,7 @@ def test_a_service_that_is_away_leaves_the_job_alone(lua):
 )
 def test_what_the_service_says(lua, said, constraint, logged):
     lua.runtime.globals().io.popen = popen(lua.runtime, said)
-    assert lua.shared.constraint(QUESTION) == constraint
+    assert lua.shared.constraint(QUESTION, None, lua.plain) == constraint
     assert [logged in text for text in lua.logged] == ([] if logged is None else [True])
 
 
@@ -283,8 +340,61 @@ def test_a_site_that_names_no_kinds_is_asked_about_none(lua, kinds):
     Path(lua.shared.kinds_file).unlink()
     if kinds is not None:
         Path(lua.shared.kinds_file).write_text(kinds)
-    assert lua.shared.constraint(QUESTION) is None
+    assert lua.shared.constraint(QUESTION, None, lua.plain) is None
     assert f"{lua.shared.kinds_file} names no kind of GPU" in lua.logged.pop()
+
+
+def test_an_error_of_ours_leaves_the_job_alone(lua):
+    """Slurm refuses a job in whose script one is raised."""
+    assert lua.shared.constraint(QUESTION, None, lua.runtime.eval("function() error('broken') end")) is None
+    assert re.search("no constraint: .*broken", lua.logged.pop())
+
+
+@pytest.mark.parametrize(
+    ("options", "constraint"),
+    [
+        ({}, "h200"),
+        ({"time": "1", "output": 'a ":": b', "argv": ["nodelist", "x:"]}, "h200"),
+        ({"jobid": "7"}, None),  # a step of srun, for which alternatives are not allowed
+        ({"spank": {"plugin": {"option": "1"}}}, None),
+        ({"of-a-later-slurm": "1"}, None),
+    ],
+)
+def test_a_client_leaves_alone_what_has_options_that_it_does_not_know(lua, options, constraint):
+    lua.runtime.globals().io.popen = popen(lua.runtime, "h200\n\n200 0\n")
+    text = json.dumps({"comment": QUESTION, **options}, separators=(",", ":"))
+    lua.runtime.globals().slurm.json_cli_options = lambda _: text
+    table = lua.runtime.table_from({"comment": QUESTION, **options})
+    assert lua.runtime.globals().slurm_cli_pre_submit(table, 0) == 0
+    assert table["constraint"] == constraint
+
+
+UNSET = {"min_nodes": 4294967294, "num_tasks": 4294967294, "shared": 65534, "threads_per_core": 65534}
+
+
+@pytest.mark.parametrize(
+    ("fields", "constraint"),
+    [
+        (UNSET, "h200"),
+        (
+            {**UNSET, "contiguous": 0, "ntasks_per_board": 0, "bitflags": 503316480, "core_spec": 65534},
+            "h200",
+        ),
+        ({**UNSET, "bitflags": 503316496}, None),  # --gres-flags=enforce-binding
+        ({**UNSET, "shared": 0}, None),  # --exclusive
+        ({**UNSET, "core_spec": 4}, None),
+        ({**UNSET, "segment_size": 2}, None),
+        ({**UNSET, "min_mem_per_cpu": 65534}, None),
+        ({**UNSET, "min_mem_per_node": 65534}, None),
+        ({**UNSET, "pn_min_tmp_disk": 65534}, None),
+        ({**UNSET, "extra": "rack=1"}, None),
+    ],
+)
+def test_a_controller_leaves_alone_what_says_more_of_nodes(lua, fields, constraint):
+    lua.runtime.globals().io.popen = popen(lua.runtime, "h200\n\n200 0\n")
+    job = lua.runtime.table_from({"comment": QUESTION, **fields})
+    assert lua.runtime.globals().slurm_job_submit(job, None, 0) == 0
+    assert job["features"] == constraint
 
 
 def test_a_token_is_read_from_a_file(lua):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Record
@@ -49,7 +49,8 @@ class Active:
             samplers[operator] = Sampler(runs)
             waiting[operator] = [problem for problem in todo if problem.operator == operator]
             with store.read() as connection:
-                found = records.find(connection, operator=operator, device_key=measuring.device.key)
+                where: dict[str, Any] = {"operator": operator, "device_key": measuring.device.key}
+                found = records.find(connection, **where, regime=measuring.policy.regime)
                 for record in found:
                     if record.problem in runs and is_current(record, measuring):
                         _add(samplers[operator], record)

@@ -33,6 +33,10 @@ PolicyOption = Annotated[
     str,
     typer.Option(metavar="NAME", help="How carefully to measure: quick, thorough, steady or steady_survey."),
 ]
+RegimeOption = Annotated[
+    str,
+    typer.Option(metavar="NAME", help="Of a layer launched by itself, or compiled with neighbours."),
+]
 BudgetOption = Annotated[
     str | None, typer.Option(metavar="TIME", help="Stop after so long: 90s, 10m, 2h. Default: no limit.")
 ]

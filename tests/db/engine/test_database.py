@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -165,6 +166,12 @@ def test_a_schema_that_is_no_text_is_damage(filled, writable, monkeypatch):
 def test_a_folder_is_not_a_database(tmp_path, refusal):
     refusal(DatabaseCorrupt, tmp_path, str(tmp_path), "is a folder")
     refusal(DatabaseCorrupt, tmp_path, str(tmp_path), "is a folder", create=True)
+
+
+def test_a_pipe_is_not_a_database(tmp_path, refusal):
+    """Its opening waited for somebody who writes."""
+    os.mkfifo(tmp_path / "pipe")
+    refusal(DatabaseCorrupt, tmp_path / "pipe", str(tmp_path / "pipe"), "is no regular file")
 
 
 def test_a_database_of_something_else(path, refusal):

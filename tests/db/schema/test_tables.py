@@ -26,7 +26,7 @@ from kernel_selector.kernels.contract import Device, Environment, GateResult, Me
 
 OWN = {"id", "content_hash"}
 DERIVED = {"forward_undisturbed_ms", "forward_backward_undisturbed_ms"}  # from the samples
-PREPARED = {"regime", "device_ms", "host_ms", "source"}  # which no record has yet
+PREPARED = {"device_ms", "host_ms", "source"}  # which no record has yet
 HELD = {"gate": GateResult, "memory": Memory, **dict.fromkeys(tables.TIMINGS, Timing)}
 REFERENCES = {
     "problem": {"problem_id"},

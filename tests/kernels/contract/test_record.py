@@ -22,6 +22,7 @@ from kernel_selector.kernels.contract import (
     Status,
     Timing,
 )
+from kernel_selector.kernels.contract.record import REGIMES
 
 LSTM = registry.operator("lstm")
 values = st.fixed_dictionaries(
@@ -98,6 +99,7 @@ records = st.builds(
     measured_at=st.datetimes(timezones=st.just(UTC)),
     seed=st.integers(0, 2**31),
     gate_revision=st.none() | st.integers(1, 9),
+    regime=st.sampled_from(REGIMES),
     policy=st.text(),
 )
 
@@ -116,6 +118,22 @@ def test_a_record_survives_json(record):
 def test_a_record_of_the_first_gate_is_written_as_before_there_were_others():
     assert "gate_revision" not in make_record().to_json()
     assert Record.from_json(make_record(gate_revision=2).to_json()).gate_revision == 2
+
+
+def test_a_record_of_a_launched_layer_is_written_as_before_there_were_other_regimes():
+    record = make_record(regime="launched")
+    assert record == make_record()
+    assert "regime" not in record.to_json()
+    compiled = Record.from_json(make_record(regime="compiled").to_json())
+    assert compiled.regime == "compiled"
+    assert compiled.identity[:-1] == record.identity
+
+
+@pytest.mark.parametrize("regime", ["eager", "", None, 3, ["compiled"]])
+def test_a_regime_that_is_none_is_refused_in_words(regime):
+    line = json.dumps({**json.loads(make_record().to_json()), "regime": regime})
+    with pytest.raises(CorruptRecord, match=r"regime=.*: expected launched, graph, compiled\."):
+        Record.from_json(line)
 
 
 @pytest.mark.parametrize("gate", [None, True, {"passed": True}])

@@ -89,6 +89,8 @@ def test_of_an_imported_operator(sqlite_database: Database, tmp_path):
     assert (unmeasured.implementation, unmeasured.source) == ("large", "default")
     with pytest.raises(UnknownImplementation, match="Known: large, medium, small"):
         opened.choose(foreign.OPERATOR, **problem, among=["tiny"])
+    with pytest.raises(InvalidRequest, match=r"measurements of .* are others"):
+        opened.choose(foreign.OPERATOR, **problem, regime="compiled")
     with pytest.raises(InvalidRequest, match="is not in among"):
         opened.choose(foreign.OPERATOR, **problem, among=["small"], override="large")
     lines = [{**lines[0], "implementation": "failing", "status": "crashed", "reason": "a signal"}]

@@ -52,9 +52,10 @@ def database(tmp_path):
 
 
 def record(name, ms, *, hidden=512, peak=2**20, number=0, device=H200, environment=None, **step):
-    """A record; `step` may have milliseconds of `forward`, of graphs, and `slowest`, and bytes `held`."""
+    """A record; `step` may have ms of `forward`, of graphs and `slowest`, bytes `held`, and a `regime`."""
     timing = None if ms == FAILED else timed(ms)
-    times = {name: timed(step[name]) for name in ("graph_forward", "graph_forward_backward") if name in step}
+    graphs = ("graph_forward", "graph_forward_backward")
+    times = {graph: timed(step[graph]) for graph in graphs if graph in step}
     return Record(
         problem=registry.operator("lstm").problem({"hidden": hidden, "batch": 32}),
         implementation=name,
@@ -77,6 +78,7 @@ def record(name, ms, *, hidden=512, peak=2**20, number=0, device=H200, environme
             workspace_bytes=0,
             kept_argument_bytes=step.get("kept"),
         ),
+        regime=step.get("regime", "launched"),
     )
 
 
@@ -113,6 +115,7 @@ BYTES = {"peak": 2**24}
 HELD, SLOW, QUICK = {"held": 2**20}, {"graph_forward_backward": 9.0}, {"graph_forward_backward": 2.0}
 NOISY = {"slowest": 60.0}  # three times the median, and more
 FASTER_GRAPH = {**QUICK, "graph_forward": 0.1}
+COMPILED = {"regime": "compiled"}
 SAID = {
     "the owner alone": ([(OWNER, A, 10), (OWNER, B, 1)], ()),
     "one trusted token alone": ([("t1", A, 10), ("t1", B, 1)], ()),
@@ -181,6 +184,11 @@ SAID = {
     "two that are not": ([("u1", A, 10), ("u2", A, 11)], ()),
     "two that differ": ([("u1", A, 10), ("u2", A, 17)], (0, 1)),
     "two that fail": ([("u1", A, FAILED), ("u2", A, FAILED), ("u2", B, FAILED)], (2,)),
+    "a flip of another regime": ([(OWNER, A, 10), (OWNER, B, 30), ("t1", B, 3, COMPILED)], ()),
+    "a flip in another regime": (
+        [(OWNER, A, 10, COMPILED), (OWNER, B, 30, COMPILED), ("t1", B, 3, COMPILED), ("t1", B, 3)],
+        (2,),
+    ),
     "beside the owner": ([(OWNER, A, 10), ("u1", A, 10), ("u2", A, 10)], (1, 2)),
 }
 
@@ -291,7 +299,7 @@ def test_what_waits_is_measured_again_and_nothing_learns_from_it(database):
     dataset, _ = load_measured("lstm", database)
     assert {one.total.undisturbed_ms for one in dataset.measured} == {10, 30, 11, 12}
 
-    here = SimpleNamespace(device=H200, environment=environment, policy=SimpleNamespace(name="quick"))
+    here = SimpleNamespace(device=H200, environment=environment, policy=measure.QUICK)
     assert B in missing(database, here, [again[0].problem])[again[0].problem]
     send(database, "t1", [record(B, 2.1, hidden=64, environment=environment, number=1)])
     assert B not in missing(database, here, [again[0].problem])[again[0].problem]
@@ -323,6 +331,9 @@ def test_rates_of_a_device_are_those_of_whom_is_trusted(database):
     send(database, "u1", [record(A, 10, device=slow, number=1)])
     other = replace(H200, name="NVIDIA X1")
     send(database, "u1", [record(A, 10, device=other)])
+    with database.read() as connection:
+        assert records.devices(connection) == [H200]
+    send(database, "u2", [record(A, 11, device=other)])
     with database.read() as connection:
         assert records.devices(connection) == [H200, other]
 
@@ -402,3 +413,18 @@ def test_how_much_an_untrusted_token_sends_of_a_gpu_decides_for_no_other(databas
     after = selector.choose("lstm", **question)
     assert before.implementation == A
     assert (after.implementation, after.candidates) == (before.implementation, before.candidates)
+
+
+def test_a_kind_of_device_is_known_by_two_authors_who_are_not_trusted(database):
+    new = replace(H200, name="NVIDIA Z1")
+
+    def listed():
+        selector = Selector(database, shipped=False)
+        return {one["key"] for one in selector.devices() if one["measured"]}
+
+    send(database, "u1", [record(A, 1.0, device=new), record(B, 2.0, device=new)])
+    assert listed() == set()
+    send(database, "u2", [record(A, 1.1, device=replace(new, host="another"))])
+    assert listed() == {new.key}
+    send(database, "t1", [record(A, 1.0, device=H100)])
+    assert listed() == {new.key, H100.key}

@@ -28,6 +28,20 @@ def test_measured_rates_are_used_again():
     assert resolve("cpu", [other]).device == replay.HERE
 
 
+def test_what_one_does_not_say_of_a_gpu_the_next_one_does():
+    """A GPU without the size of its memory held any job, and took any failure for one of memory."""
+    probed = replace(H200, host="a", copy_bytes_per_s=4e12, matmul_flops_per_s={"float32": 5e13})
+    silent = replace(probed, host="b", memory_bytes=None, l2_bytes=None, matmul_flops_per_s={"float16": 7e14})
+    unknown = Device(name="Unseen", kind="cuda", host="b")
+    found, other, last, cpu = devices.completed([silent, probed, unknown, replay.HERE])
+    assert (found.memory_bytes, found.l2_bytes, found.host) == (H200.memory_bytes, H200.l2_bytes, "b")
+    assert found.matmul_flops_per_s.items() >= {"float32": 5e13, "float16": 7e14}.items()
+    assert other.matmul_flops_per_s["float32"] == 5e13
+    assert (last, cpu) == (unknown, replay.HERE)  # of processors each host is another one
+    (alone,) = devices.completed([replace(known_devices()["tesla-t4"], memory_bytes=None)])
+    assert alone.memory_bytes == known_devices()["tesla-t4"].memory_bytes
+
+
 @pytest.mark.parametrize("asked", ["h200", "H200", "NVIDIA H200", "nvidia-h200"])
 def test_known_device_that_is_elsewhere(asked):
     found = resolve(asked)
