@@ -443,7 +443,7 @@ class Evidence:
 
     @cached_property
     def good(self) -> Good:
-        """What is good as it is now; looked at where memory ran out."""
+        """Problems at which implementations as they are now are good; for what ran out of memory."""
         return Good(
             (name, problem)
             for problem in self.problems.values()
