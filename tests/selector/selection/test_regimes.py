@@ -131,9 +131,12 @@ def keeps_regimes_apart(database: Database) -> None:
         assert [one.record for one in stored] == compiled(found)
         first, second = found[0], compiled(found)[0]
         for record in (first, second):
-            times = records.times_by_author(connection, record, [record.implementation_version])
+            figures = records.figures_by_author(connection, record, [record.implementation_version])
             assert record.total is not None
-            assert times == {None: [record.total.undisturbed_ms]}
+            name = "forward_backward" if record.total is record.forward_backward else "forward"
+            assert {who: [one[name] for one in sent] for who, sent in figures.items()} == {
+                None: [record.total.undisturbed_ms]
+            }
         asked: Mapping[str, Any] = {
             "operator": "lstm",
             "device": first.device,
