@@ -175,7 +175,14 @@ def test_a_process_that_cannot_start_beside_the_judges_starts_after_them(monkeyp
 
 def test_what_was_judged_is_timed_in_rounds(monkeypatch):
     """A sweep that is interrupted loses the judging of one round; a budget's second half is not one rest."""
-    judge_by(Judge, monkeypatch, all_start=True, ROUND_S=0.05)
+
+    class Slow(Judge):
+        def judge(self, problem, implementations):
+            time.sleep(0.03)
+            return super().judge(problem, implementations)
+
+    # a round in which a busy machine judges none would be the last
+    judge_by(Slow, monkeypatch, all_start=True, ROUND_S=0.25)
     listed, timing = jobs(30, "fused"), Stub()
     make(problem(), "fused")
     ends = [step for step in Fleet(sessions=[timing], judges=1).run(listed) if step.record is None]
