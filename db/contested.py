@@ -19,7 +19,6 @@ from .schema.corrections import counts, credited, untrusted
 from .schema.measurements import Device, Implementation, Measurement, Problem, Submission, regime_of
 
 PAGE = 10_000
-FIRST = 11  # of the columns of a claim that are percentiles
 
 
 class Claim(NamedTuple):
@@ -49,8 +48,10 @@ class Claim(NamedTuple):
     @classmethod
     def of(cls, row: Sequence[Any]) -> Claim:
         """The claim of a row that `_told` reads."""
-        percentiles = None if row[FIRST] is None else tuple(row[FIRST : FIRST + 4])
-        return cls._make((*row[:FIRST], percentiles, *row[FIRST + 4 :]))
+        first = cls._fields.index("percentiles")
+        last = first + len(PERCENTILES) + 1
+        percentiles = None if row[first] is None else tuple(row[first:last])
+        return cls._make((*row[:first], percentiles, *row[last:]))
 
 
 def was_sent_to(connection: Connection) -> bool:

@@ -64,6 +64,11 @@ def needed_scope(method: str, path: str) -> str:
     return "admin" if method == "DELETE" else NEEDED.get((method, path), "read")
 
 
+def without_scope(needed: str) -> str:
+    """Answer to a request whose token lacks a scope, in words."""
+    return f"This needs a token with the scope {needed!r}."
+
+
 def own_path(scope: Scope) -> str:
     """The path of a request below the prefix under which the service stands, as its routes see it.
 
@@ -103,7 +108,7 @@ class Access:
             challenge = BASIC if path == PAGE else BEARER
             await _refuse(401, UNAUTHORIZED, challenge, scope, receive, send)
         elif needed not in grant.scopes:
-            await _refuse(403, f"This needs a token with the scope {needed!r}.", {}, scope, receive, send)
+            await _refuse(403, without_scope(needed), {}, scope, receive, send)
         elif grant is not ANONYMOUS and (wait_s := self.rates.wait_s(grant.name)) > 0:
             detail = f"This token may ask {self.rates.per_s:g} times a second. Ask for many things at once."
             await asyncio.sleep(REFUSED_S)  # else who asks again at once would take the time of others

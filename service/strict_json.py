@@ -13,7 +13,7 @@ from fastapi.routing import APIRoute
 from kernel_selector.kernels.contract.errors import shorten, suggest
 from selector.errors import InvalidRequest
 
-from .access import needed_scope
+from .access import needed_scope, without_scope
 
 Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
@@ -34,7 +34,7 @@ class StrictRoute(APIRoute):
         async def checked(request: Request) -> Response:
             needed = needed_scope(request.method, self.path)
             if needed not in request.scope.get("scopes", ()):
-                raise HTTPException(403, f"This needs a token with the scope {needed!r}.")
+                raise HTTPException(403, without_scope(needed))
             if request.scope["query_string"]:
                 _require_parameters(request, known)
             return await handle(request)

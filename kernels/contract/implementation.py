@@ -12,6 +12,9 @@ from .problem import Problem
 if TYPE_CHECKING:
     from torch import nn
 
+# why an implementation that `replays` is not compiled with neighbours
+REPLAYS = "it replays CUDA graphs of its own, which no graph of torch.compile holds"
+
 
 @dataclass(frozen=True, init=False)
 class Work:

@@ -24,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from ..contract import Device, Implementation, MeasurementFailed, Problem
-from ..runtime.torch_compile import LEAST_CAPABILITY
+from ..contract.implementation import REPLAYS
+from ..runtime.torch_compile import refused_by_compiler
 
 MOST_VARIANTS = 64  # of a graph: calls with other strides, shares of dropout and modes make one each
 
@@ -85,7 +86,7 @@ def _amid(layer: nn.Module, around: tuple[Tensor, Tensor, Tensor], x: Tensor, *r
 def refusal(implementation: Implementation, problem: Problem) -> str | None:
     """Reason why an implementation is not compiled with neighbours, or None."""
     if implementation.replays:
-        return "replays CUDA graphs of its own, which no graph of torch.compile holds"
+        return REPLAYS
     if problem.as_dict.get("packed"):
         return "a packed sequence has no neighbours that Inductor fuses"
     return None
@@ -99,9 +100,6 @@ def require_compiler(device: Device) -> None:
             f"regime=compiled on {device.name}: expected a C++ compiler, and there is no {name}. Install "
             "one, or name it in CXX."
         )
-    capability = device.compute_capability
-    if capability is not None and capability < LEAST_CAPABILITY:
-        raise MeasurementFailed(
-            f"regime=compiled on {device.name}: torch.compile makes kernels for GPUs of compute capability "
-            "7.0 or later. Measure launched layers there."
-        )
+    reason = refused_by_compiler(device) if device.kind == "cuda" else None
+    if reason is not None:
+        raise MeasurementFailed(f"regime=compiled on {device.name}: {reason}. Measure launched layers there.")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
@@ -107,14 +108,18 @@ def _contradictions(device: Device) -> Iterator[str]:
 
 def completed(devices: Sequence[Device]) -> list[Device]:
     """Devices, of which GPUs have what they do not say and the next one of their kind, or its name, does."""
-    return [_completed(one, devices) if one.kind == "cuda" else one for one in devices]
+    kinds: dict[str, list[Device]] = defaultdict(list)
+    for one in devices:
+        if one.kind == "cuda":
+            kinds[one.key].append(one)
+    for key, alike in kinds.items():
+        alike += filter(None, [known_devices().get(key)])
+    return [_completed(one, kinds[one.key]) if one.kind == "cuda" else one for one in devices]
 
 
-def _completed(device: Device, devices: Sequence[Device]) -> Device:
+def _completed(device: Device, alike: Iterable[Device]) -> Device:
     found = device
-    for other in (*devices, *filter(None, [known_devices().get(device.key)])):
-        if other.key != device.key or other.kind != device.kind:
-            continue
+    for other in alike:
         lacking = {name: getattr(other, name) for name in FIGURES if getattr(found, name) is None}
         given = {name: value for name, value in lacking.items() if value is not None}
         rates = {**other.matmul_flops_per_s, **found.matmul_flops_per_s}

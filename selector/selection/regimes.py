@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem
+from kernel_selector.kernels.contract.implementation import REPLAYS
 from kernel_selector.kernels.contract.record import COMPILED, LAUNCHED
 
 from .evidence import says_wrong
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from .knowledge import Knowledge
     from .query import Request
 
-REPLAYS = "it replays CUDA graphs of its own, which no graph of torch.compile holds"
 AS_LAUNCHED = (
     "Nothing comparable was measured compiled with neighbours on {}: this is the choice of launched layers, "
     "with their figures, among what a graph of torch.compile holds"
