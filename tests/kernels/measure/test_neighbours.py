@@ -149,6 +149,7 @@ def test_a_policy_is_for_a_regime() -> None:
 def test_a_machine_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with Session("cpu") as session:
         device = session.device
+    monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(MeasurementFailed, match=r"expected a C\+\+ compiler, and there is no g\+\+"):
         Session("cpu", policy=COMPILED)
