@@ -33,6 +33,7 @@ from kernel_selector.kernels.contract import Device, Problem, Record
 from kernel_selector.kernels.measure.jobs import Job
 from selector.profiling.sweep import sweep_jobs, write_plan
 from selector.selection.choice import Choice
+from selector.selection.query import Query
 from selector.selection.selector import Selector
 from selector.selection.shipped import unpacked
 from selector.training.verdicts import Contest, summed_up, verdict
@@ -116,7 +117,7 @@ def judged(
         if leaked:
             raise SystemExit(f"The database has measured {leaked} of these problems since {commit}: a leak.")
         found = contests(records, device.key)
-        choices = asked(Selector(opened, frozen=True, shipped=False), found)
+        choices = asked(Selector(opened, frozen=True, shipped=False), [one.query for one in found])
     line = {
         "name": "sealed_set",
         "drawn_by": commit,
@@ -157,9 +158,9 @@ def contests(records: Sequence[Record], device: str | Device) -> list[Contest]:
     return [Contest(each, device, times[each], samples[each], outcomes[each]) for each in times]
 
 
-def asked(selector: Selector, found: Sequence[Contest]) -> list[Choice]:
-    """The choice that a user gets for each problem. Raises the first error."""
-    answers = selector.choose_each([one.query for one in found])
+def asked(selector: Selector, queries: Sequence[Query]) -> list[Choice]:
+    """The choice that a user gets for each question. Raises the first error."""
+    answers = selector.choose_each(queries)
     for one in answers:
         if not isinstance(one, Choice):
             raise one

@@ -142,7 +142,7 @@ def _copied(database: Database, others: Database, device: Device) -> Iterator[st
 def _judged(database: Database, records: Sequence[Record], device: Device) -> dict[str, Any]:
     """The figures of choices and of times on a device by records of it."""
     found = contests([one for one in records if _is_known(one)], device)
-    choices = asked(Selector(database, frozen=True, shipped=False), found)
+    choices = asked(Selector(database, frozen=True, shipped=False), [one.query for one in found])
     return {
         "of_device": device.to_dict(),
         **summed_up(list(map(verdict, found, choices))),

@@ -8,19 +8,19 @@ The first form extends `selector/selection/shipped/measurements.db.xz`, or the d
 keeps each of its records: it counts as the first file. The sweeps that it was made of left the repository,
 which travels to the machines that measure. The second form makes a database of the files alone.
 
-A problem that several files have on a device is taken from the first of them: name the one that was measured
-best first. Mixed, figures of one problem that were taken in different ways would be compared. How a candidate
-failed is kept in any case. Files behind --later are of implementations that came afterwards or were changed:
-they add what a problem has no record of, where it was measured under the same policy. What was measured
-several times by one clock (SAME_CLOCK), in whichever files, has the samples of all visits; files behind
---again have nothing else to add. A visit's samples are added once: a file of visits that the database has is
-refused. Hosts of a GPU that differ in their number of cores count as one, without that number, since one
-thread launches; its rates are of the probe that launched fastest. To take less space, samples are rounded to
-DIGITS digits, and those of a forward pass are left out where whole steps were timed; percentiles of what is
-left out stay those of the visits before. The records go into a new database, cost models are trained on them,
-and all of it is packed. A cost model stays as it is where its operator, and what it learned from beside, have
-the records that they had: the same would be learned again; after a change of the learner use --train-all.
-What ran out of memory is left out: in sweeps many processes share a device.
+A problem that several files have on a device in one regime is taken from the first of them: name the one that
+was measured best first. Mixed, figures of one problem that were taken in different ways would be compared.
+How a candidate failed is kept in any case. Files behind --later are of implementations that came afterwards
+or were changed: they add what a problem has no record of, where it was measured under the same policy. What
+was measured several times by one clock (SAME_CLOCK), in whichever files, has the samples of all visits; files
+behind --again have nothing else to add. A visit's samples are added once: a file of visits that the database
+has is refused. Hosts of a GPU that differ in their number of cores count as one, without that number, since
+one thread launches; its rates are of the probe that launched fastest. To take less space, samples are rounded
+to DIGITS digits, and those of a forward pass are left out where whole steps were timed; percentiles of what
+is left out stay those of the visits before. The records go into a new database, cost models are trained on
+them, and all of it is packed. A cost model stays as it is where its operator, and what it learned from
+beside, have the records that they had: the same would be learned again; after a change of the learner use
+--train-all. What ran out of memory is left out: in sweeps many processes share a device.
 
 For each file it says how many of its records are in the database, as samples or by themselves. A sweep of
 which nearly all are leaves `benchmarks/results/` in the same commit; "records" in its .json, which stays,
@@ -118,7 +118,7 @@ def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
 def packed(file: Path) -> list[Record]:
     """The records of a database that was packed here, at whatever revision."""
     with _unpacked(file) as connection:
-        return list(records.find(connection))
+        return list(records.find(connection, regime=None))
 
 
 @contextmanager
@@ -144,9 +144,11 @@ def _kept(path: Path, base: Sequence[Record], found: Sequence[Record], file: Pat
 
 
 def _by_operator(found: Iterable[Record]) -> dict[str, set[str]]:
+    """The records that cost models learn from, of launched layers, by operator."""
     lines: dict[str, set[str]] = defaultdict(set)
     for record in found:
-        lines[record.problem.operator].add(record.to_json())
+        if record.regime == LAUNCHED:
+            lines[record.problem.operator].add(record.to_json())
     return lines
 
 
@@ -196,7 +198,7 @@ def _first(files: Sequence[list[Record]]) -> Iterator[Record]:
 
     How a candidate failed is kept where no earlier file says how it ended.
     """
-    timed: set[tuple[str, str]] = set()
+    timed: set[tuple[str, ...]] = set()
     ended: set[tuple[str, ...]] = set()
     for of_file in files:
         for record in of_file:
@@ -276,14 +278,13 @@ def _version(record: Record) -> tuple[str, str]:
     return name, registry.standing_version(record.problem.operator, name, version)
 
 
-def _where(record: Record) -> tuple[str, str]:
-    return record.problem.key, record.device.key
+def _where(record: Record) -> tuple[str, ...]:
+    return record.problem.key, record.device.key, record.regime
 
 
 def _of(file: Path) -> list[Record]:
-    """The records of a sweep that may ship: what ships is of launched layers."""
-    found = (record for record in read_records(file) if record.regime == LAUNCHED)
-    return [record for record in found if record.status is not Status.OUT_OF_MEMORY]
+    """The records of a sweep that may ship."""
+    return [record for record in read_records(file) if record.status is not Status.OUT_OF_MEMORY]
 
 
 def _trained(operator: str, path: Path) -> str:

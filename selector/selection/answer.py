@@ -173,7 +173,7 @@ def _as_launched(knowledge: Knowledge, known: Known) -> Prepared | None:
     request = known.prepared.request
     if request.measured_in == LAUNCHED or known.figures.base is not None:
         return None
-    return prepare(knowledge, regimes.as_launched(request))
+    return prepare(knowledge, regimes.as_launched(knowledge, request))
 
 
 def _instead(_knowledge: Knowledge, other: Known, _known: Known) -> Known:
@@ -212,18 +212,20 @@ def _joined(knowledge: Knowledge, other: Known, known: Known) -> Known:
 
 
 def _here(knowledge: Knowledge, tier: Tier, problem: Problem, request: Request, origin: Device) -> Tier:
-    """What is known on `origin` as it would be on the request's device."""
+    """What is known on `origin` as it would be on the request's device, in its regime."""
     if request.imported is not None:
         is_own = origin is request.device
         is_asked = tier.source != "exact" or problem == request.problem
         if is_own:
             return tier if is_asked else tier._replace(source="near")
         return tier._replace(source=transfer.SOURCE, origin=origin)
-    if origin is request.device:
-        return tier
-    host = knowledge.evidence(problem.operator, origin.key).host_shares
-    seen = knowledge.corrections(problem.operator, request.device, origin)
-    return transfer.carried(tier, problem, request.device, origin, host, seen)
+    if origin is not request.device:
+        host = knowledge.evidence(problem.operator, origin.key).host_shares
+        seen = knowledge.corrections(problem.operator, request.device, origin)
+        tier = transfer.carried(tier, problem, request.device, origin, host, seen)
+    return (
+        tier if request.measured_in == request.regime else regimes.carried(knowledge, tier, problem, request)
+    )
 
 
 def _candidates(request: Request) -> tuple[str, Sequence[str], Mapping[str, str]]:

@@ -40,7 +40,7 @@ SOURCES = {
     "model": "predicted by the cost model learned from measurements",
     "near": "measured on a neighbouring problem on this device, scaled by the work where it is known",
     "extrapolated": "extrapolated by the cost model from problems of other sizes",
-    "transfer": "carried over from a device like this one",
+    "transfer": "carried over from a device like this one, or from launched layers to compiled ones",
     "default": "there is no evidence that another one is better",
 }
 Interval = tuple[float, float]

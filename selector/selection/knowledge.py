@@ -39,7 +39,7 @@ class Knowledge:
         self._with_shipped = shipped
         self._unusable = ""
         self._joint: dict[tuple[str, str, str], Evidence] = {}
-        self._corrections: dict[tuple[str, str, str], Corrections] = {}
+        self._corrections: dict[tuple[str, ...], Corrections] = {}
         self._resolved: dict[str | None, Resolved] = {}
 
     @cached_property
@@ -140,11 +140,16 @@ class Knowledge:
         counts = {key: len(self.evidence(operator, key).problems) for key in {one.key for one in found}}
         return best_first(device, found, counts)
 
-    def corrections(self, operator: str, device: Device, origin: Device) -> Corrections:
-        """Corrections of times that are carried over between two devices. Raises as `measurements`."""
-        key = operator, device.text, origin.text
+    def corrections(
+        self, operator: str, device: Device, origin: Device, regime: str = LAUNCHED
+    ) -> Corrections:
+        """Corrections of times of launched layers on `origin`, carried over to a device and a regime there.
+
+        Raises as `measurements`.
+        """
+        key = operator, device.text, origin.text, regime
         if key not in self._corrections:
-            here, there = self.evidence(operator, device.key), self.evidence(operator, origin.key)
+            here, there = self.evidence(operator, device.key, regime), self.evidence(operator, origin.key)
             self._corrections[key] = Corrections(here, there, device, origin)
         return self._corrections[key]
 

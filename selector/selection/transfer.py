@@ -110,27 +110,36 @@ def carried(
         noisier = {name: one.timed(1.0, 1.0, OTHER_MACHINE) for name, one in tier.estimates.items()}
         caveats = (OF_ANOTHER.format(origin.name), *tier.caveats)
         return tier._replace(estimates=noisier, caveats=caveats, origin=origin)
-    known, between = registry.implementations(problem.operator), Between(device, origin, problem["dtype"])
-    works, estimates = {name: known[name].work(problem) for name in tier.estimates}, {}
-    for name, estimate in _possible(tier, works, origin).items():
-        host_ms = host.ms(name, problem["mode"], works[name].launches)
-        shares = between.shares(estimate.time_ms, host_ms, works[name])
-        estimates[name] = estimate.timed(seen.ratio(name, shares), *seen.doubt)
+    between = Between(device, origin, problem["dtype"])
+    estimates = corrected(_possible(tier, problem, origin), problem, between, host, seen)
     nothing = f"nothing comparable of {problem.operator} was measured on {device.name}"
     by = f", corrected by {number_of(seen.count, 'measurement')} here" if seen.count else ""
     words = f"Carried over from {origin.name}{by}: {nothing}."
     return tier._replace(source=SOURCE, estimates=estimates, caveats=(words, *tier.caveats), origin=origin)
 
 
-def _possible(tier: Tier, works: Mapping[str, Work], origin: Device) -> Mapping[str, Estimate]:
+def corrected(
+    estimates: Mapping[str, Estimate], problem: Problem, between: Between, host: HostShares, seen: Corrections
+) -> dict[str, Estimate]:
+    """Estimates at a problem with their times between two devices, corrected by what was seen on both."""
+    known, found = registry.implementations(problem.operator), {}
+    for name, estimate in estimates.items():
+        work = known[name].work(problem)
+        shares = between.shares(estimate.time_ms, host.ms(name, problem["mode"], work.launches), work)
+        found[name] = estimate.timed(seen.ratio(name, shares), *seen.doubt)
+    return found
+
+
+def _possible(tier: Tier, problem: Problem, origin: Device) -> Mapping[str, Estimate]:
     """The estimates; of those that were not measured none below what `origin` takes at least.
 
     Errors at one problem have much in common: where most are too short, all of them become longer.
     """
     if tier.source == "exact":
         return tier.estimates
+    known = registry.implementations(problem.operator)
     longer = {
-        name: max(least_ms(works[name], origin) / one.time_ms, 1.0) if one.time_ms else 1.0
+        name: max(least_ms(known[name].work(problem), origin) / one.time_ms, 1.0) if one.time_ms else 1.0
         for name, one in tier.estimates.items()
     }
     common = median(longer.values())
@@ -171,7 +180,8 @@ class Seen(NamedTuple):
 
 
 class Corrections:
-    """Factors of times that are carried over from `origin`, by problems that were measured on both devices.
+    """Factors of times that are carried over from `origin`, by problems that were measured on both devices;
+    or on one device in another regime, of times of launched layers.
 
     There are factors of what the host takes and of what the device takes: medians of what was measured here
     over what was carried over, of the operator and then of each implementation, both drawn towards 1. `doubt`

@@ -181,6 +181,16 @@ def test_a_sweep_of_other_problems_comes_behind_what_ships(
     assert [index for index, one in enumerate(before) if one != after[index]] == [9]
 
 
+def test_layers_compiled_with_neighbours_ship_beside_launched_ones(shipped: Path, tmp_path: Path) -> None:
+    compiled = [replace(record, regime="compiled") for record in some(2)[:3]]
+    before, after = ship.packed(shipped), extended(shipped, sweep(tmp_path, "compiled", compiled))
+    assert after[: len(before)] == before
+    assert [one.regime for one in after[len(before) :]] == ["compiled"] * 3
+    again = shipped.with_name("again.db.xz")
+    ship.main(["--base", str(shipped.with_name("extended.db.xz")), "--output", str(again)])
+    assert ship.packed(again) == after
+
+
 def test_another_visit_adds_its_samples_to_what_ships(shipped: Path, tmp_path: Path) -> None:
     visits = [again(record) for record in some(2)[:3]]
     before, after = ship.packed(shipped), extended(shipped, "--again", sweep(tmp_path, "again", visits))
@@ -223,6 +233,7 @@ def test_a_cost_model_stays_where_nothing_that_it_learned_from_is_new(
     for more, expected in (
         ([], set()),
         ([str(sweep(tmp_path, "new", new))], {"lstm", "gru", "rnn"}),  # the other two learn from it
+        ([str(sweep(tmp_path, "compiled", [replace(one, regime="compiled") for one in new]))], set()),
         (["--train-all"], set(registry.operators())),
     ):
         learned.clear()

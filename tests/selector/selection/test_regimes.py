@@ -231,6 +231,57 @@ def test_without_comparable_measurements_the_choice_of_launched_layers_says_so(
     assert any(one.endswith("a graph of torch.compile holds.") for one in packed.caveats)
 
 
+GPU = replay.recorded(device_kind="cuda")
+
+
+@pytest.fixture(scope="module")
+def on_a_gpu(tmp_path_factory: pytest.TempPathFactory) -> tuple[Selector, Record]:
+    """A Selector over layers of which the hoisted one is fifty times as fast compiled, and one that was
+    launched alone.
+    """
+    good = [one for one in GPU if one.total is not None]
+    alone = next(one for one in good if one.implementation == "hoisted")
+    both = [one for one in good if one.problem != alone.problem]
+    by = {"hoisted": 50.0}
+    made = [compiled_by(by.get(one.implementation, 1.0), one) for one in both]
+    path = tmp_path_factory.mktemp("regimes") / "measurements.sqlite"
+    with Database.open(path, create=True) as database, database.write() as connection:
+        records.add(connection, [*GPU, *made])
+    return Selector(path, shipped=False), alone
+
+
+def compiled_by(factor: float, record: Record) -> Record:
+    """The record as if compiled with neighbours, so many times as fast."""
+    whole = {name: getattr(record, name) for name in ("forward", "forward_backward")}
+    faster = {
+        name: replace(
+            one, **{f"p{at}_ms": getattr(one, f"p{at}_ms") / factor for at in (20, 50, 80)}, raw_ms=()
+        )
+        for name, one in whole.items()
+        if one is not None
+    }
+    return replace(record, regime="compiled", **faster)
+
+
+@pytest.mark.parametrize("name", [GPU[0].device.name, "Another GPU"])
+def test_times_of_launched_layers_are_corrected_by_what_was_measured_both_ways(
+    name: str, on_a_gpu: tuple[Selector, Record]
+) -> None:
+    selector, record = on_a_gpu
+    device = replace(record.device, name=name, host="")
+    given: dict[str, Any] = {**record.problem.as_dict, "device": device}
+    launched = selector.choose("lstm", **given)
+    found = selector.choose("lstm", **given, regime="compiled")
+    assert launched.implementation != "hoisted"
+    assert (found.implementation, found.source, found.regime) == ("hoisted", "transfer", "compiled")
+    mine, theirs = ({one.name: one.time_ms or 0.0 for one in each.candidates} for each in (found, launched))
+    assert mine["hoisted"] < theirs["hoisted"] / 10
+    assert mine[LSTM.default] > theirs[LSTM.default] / 2
+    (caveat,) = [one for one in found.caveats if "measured compiled with neighbours" in one]
+    assert f"measured both ways on {GPU[0].device.name}: `selector profile" in caveat
+    assert found.explain()
+
+
 def test_the_cost_model_of_launched_layers_answers_only_with_the_caveat(trained: Selector) -> None:
     found = trained.choose("lstm", hidden=96, batch=24, regime="compiled")
     assert found.source == "model"
