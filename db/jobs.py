@@ -25,9 +25,8 @@ from .schema.jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, Job, Task, ex
 BATCH = 1000  # tasks in one statement
 LEASE_BYTES = 16
 MOST_RETURNS = 5  # of a task in a row: workers return it where they are stopped in it
-RETURNED = re.compile(
-    rf"returned (\d+) of {MOST_RETURNS} times: "
-)  # how often so far: a task's reason has it
+# a task's reason says how often so far
+RETURNED = re.compile(rf"returned (\d+) of {MOST_RETURNS} times: ")
 OF_NOBODY = ""  # the token of workers that have the database itself
 
 

@@ -160,6 +160,7 @@ async def _ready(app: FastAPI) -> AsyncIterator[None]:
 
 
 def _load(selector: Selector) -> None:
+    """First answer of a selector, for which it probes and reads; the log says what hinders that."""
     try:
         selector.operators()
         selector.choose("lstm", hidden=64, batch=8)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -48,8 +49,11 @@ def test_a_signal_ends_a_start_at_once(
     command: str, held: tuple[str, str], number: signal.Signals, database_file: Path
 ) -> None:
     """It was heeded when all had been read, seconds later."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        place = ["--port", str(free.getsockname()[1]), "--database", str(database_file)]
     process = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, *held, command, "--port", "18765", "--database", str(database_file)],
+        [sys.executable, "-c", PROGRAM, *held, command, *place],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

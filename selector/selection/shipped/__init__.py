@@ -11,6 +11,7 @@ import lzma
 import os
 import tempfile
 import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -55,10 +56,13 @@ def unpacked() -> Path:
     if not path.is_file():
         content = lzma.decompress(packed)
         path.parent.mkdir(parents=True, exist_ok=True)
-        for left in path.parent.glob("*.part*"):
-            if left.stat().st_mtime < time.time() - LEFT_S:
-                left.unlink(missing_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, suffix=".part", delete=False) as part:
+        for left in path.parent.glob("shipped-*.part*"):
+            with suppress(FileNotFoundError):  # it was whole meanwhile, or another process removed it
+                if left.stat().st_mtime < time.time() - LEFT_S:
+                    left.unlink()
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix="shipped-", suffix=".part", delete=False
+        ) as part:
             part.write(content)
         Database.open(part.name, create=True).close()  # it was packed at the revision of its time
         os.replace(part.name, path)  # other processes see all of the file or none

@@ -232,7 +232,7 @@ def test_what_a_killed_process_left_half_unpacked_is_removed_and_what_another_un
     monkeypatch.setattr(shipped, "PACKED", tmp_path / "packed")
     path = shipped.unpacked()
     path.unlink()
-    left, new = path.with_name("left.part"), path.with_name("new.part")
+    left, new = path.with_name("shipped-left.part"), path.with_name("shipped-new.part")
     for part in (left, new):
         part.touch()
     os.utime(left, (0, 0))
