@@ -34,11 +34,13 @@ DOCUMENTATION = frozenset(
     {"/openapi.json", "/docs", "/docs/documentation.js", "/docs/swagger-ui-bundle.js", "/docs/swagger-ui.css"}
 )
 # of a Host header: a name or an IPv4 address, or an IPv6 address in brackets, and a port (RFC 9110)
-HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)\]|([A-Za-z0-9.-]+))(?::[0-9]{1,5})?")
+HOST = re.compile(r"(?:\[([0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*)\]|([A-Za-z0-9.-]+))(?::([0-9]{1,5}))?")
+PORTS = range(1, 2**16)
 FREE = frozenset({"/healthz", "/readyz"}) | DOCUMENTATION | LOOKS
 PAGE = "/"
 BEARER = {"www-authenticate": "Bearer"}
 BASIC = {"www-authenticate": 'Basic realm="kernel-selector: a token as password", charset="UTF-8"'}
+READABLE = frozenset({"/v1/measurements", "/v1/profiling-jobs"})  # that others may write to
 NEEDED = {
     ("POST", "/v1/measurements"): "measure",
     ("GET", "/v1/quarantine"): "admin",
@@ -51,6 +53,8 @@ NEEDED = {
     ("POST", "/v1/profiling-tasks:heartbeat"): "measure",
     ("POST", "/v1/profiling-tasks:finish"): "measure",
 }
+# by path, for methods that it does not have: whoever may not use it is not told which it has
+CLOSED = {path: scope for (_, path), scope in NEEDED.items() if path not in READABLE}
 REFUSED_S = 0.1  # that a request beyond the rate waits for being told so
 BURST_S = 2.0  # of its rate that a token may use at once
 ANONYMOUS = Grant(name="local", scopes=frozenset({"read"}))
@@ -61,7 +65,7 @@ UNAUTHORIZED = "Expected `Authorization: Bearer` with a valid token: `selector t
 
 def needed_scope(method: str, path: str) -> str:
     """The scope that a request needs."""
-    return "admin" if method == "DELETE" else NEEDED.get((method, path), "read")
+    return "admin" if method == "DELETE" else NEEDED.get((method, path)) or CLOSED.get(path, "read")
 
 
 def without_scope(needed: str) -> str:
@@ -195,7 +199,7 @@ def names_this_host(scope: Scope) -> bool:
     """Whether the request asks for the loopback interface by address or as localhost, and nothing else."""
     hosts = Headers(scope=scope).getlist("host")
     found = HOST.fullmatch(hosts[0]) if len(hosts) == 1 else None
-    if found is None:
+    if found is None or int(found[3] or PORTS[0]) not in PORTS:
         return False
     try:
         return (found[2] or "").lower() == "localhost" or ip_address(found[1] or found[2]).is_loopback

@@ -17,6 +17,7 @@ from .extras import require_service
 require_service()
 
 from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
 
 from kernel_selector.kernels.contract import SelectorError
 from selector import Selector
@@ -148,11 +149,7 @@ async def _ready(app: FastAPI) -> AsyncIterator[None]:
         write_json_lines()
     for remark in misspelt():
         LOGGER.warning(remark)
-    try:
-        app.state.selector.operators()
-        app.state.selector.choose("lstm", hidden=64, batch=8)
-    except SelectorError as error:
-        LOGGER.warning("not ready: %s", error)
+    await run_in_threadpool(_load, app.state.selector)  # signals are heeded meanwhile
     async with warming(app.state.selector) if app.state.warm else nullcontext():
         yield
     # uvicorn ends the process by the signal that it got: nothing else closes them, and what was acknowledged
@@ -160,6 +157,15 @@ async def _ready(app: FastAPI) -> AsyncIterator[None]:
     closing = Thread(target=_close, args=(app,), daemon=True)
     closing.start()
     closing.join(CLOSE_S)
+
+
+def _load(selector: Selector) -> None:
+    """First answer of a selector, for which it probes and reads; the log says what hinders that."""
+    try:
+        selector.operators()
+        selector.choose("lstm", hidden=64, batch=8)
+    except SelectorError as error:
+        LOGGER.warning("not ready: %s", error)
 
 
 def _close(app: FastAPI) -> None:

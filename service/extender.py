@@ -107,16 +107,15 @@ class Extender:
         except Exception as error:  # whatever it is, an error of ours must stop no pod
             if self._warned.put(pod.identity, True):
                 words = f"{type(error).__name__}: {' '.join(str(error).split())[:500]}"
-                name = pod.name.encode("unicode_escape").decode()  # on its line, whatever is in it
                 LOGGER.warning(
-                    "pod %s has no answer, and all nodes stay with %d points: %s", name, NEUTRAL, words
+                    "pod %s has no answer, and all nodes stay with %d points: %s", pod.name, NEUTRAL, words
                 )
             return {}
         for name, product in products.items():
             if not found[product].is_known and self._warned.put(("product", product), True):
-                words = f"{product} of node {name}".encode("unicode_escape").decode()
                 LOGGER.warning(
-                    "%s is no GPU that is known by name: nodes with it stay with %d points", words, NEUTRAL
+                    "%s of node %s is no GPU that is known by name: nodes with it stay with %d points",
+                    *(product, name, NEUTRAL),
                 )
         return {name: found[product] for name, product in products.items()}
 

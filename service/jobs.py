@@ -96,7 +96,7 @@ def claimed(intake: Intake, asked: Mapping[str, Any], token: str) -> ClaimAnswer
     Raises InvalidRequest for a device or an environment that is none, and the errors of the database.
     """
     try:
-        device = Device.from_dict(asked["device"])
+        device = Device.given(asked["device"])
         environment = Environment.from_dict(asked["environment"])
     except (CorruptRecord, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InvalidRequest(f"The device or the environment is none: {error}") from error

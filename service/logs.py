@@ -16,6 +16,19 @@ LOGGER = logging.getLogger("uvicorn.error.kernel_selector")
 SILENT_S = 60.0
 
 
+def on_its_line(record: logging.LogRecord) -> bool:
+    """A filter that lets all pass, and writes out what does not print: names that clients give have line
+    breaks in them."""
+    message = record.getMessage()
+    if not message.isprintable():
+        shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in message)
+        record.msg, record.args = shown, ()
+    return True
+
+
+LOGGER.addFilter(on_its_line)
+
+
 class Seldom(logging.Filter):
     """Filter of warnings that any client can cause: one in SILENT_S passes, and says how many did not."""
 

@@ -8,7 +8,7 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -65,7 +65,8 @@ class Restored:
     """Outcome of a restoration.
 
     `before` is the file with what the database held, None where there was none; `undone` says what was done
-    since the backup, None where that cannot be read, or there is none. `unread` is the reason why not.
+    since the backup, None where that cannot be read, or there is none. `unread` is the reason why not, or why
+    it may not be all.
     """
 
     before: Path | None
@@ -145,7 +146,7 @@ def _exchanged(staged: Path, target: Path, before: Path, source: Path, author: s
     except DatabaseError:  # SQLite has put the pages back
         _remove(before)
         raise
-    return kept[0]
+    return _examined(kept[0], before)
 
 
 def _remove(path: Path) -> None:
@@ -192,6 +193,21 @@ def _compared(before: Path, source: Path) -> Restored:
     except DatabaseError:  # which names the one that was opened last, whichever it is
         unread = f"{before} or {source} is damaged: `selector database check --database FILE` says which."
         return Restored(before=before, undone=None, unread=unread)
+
+
+def _examined(found: Restored, before: Path) -> Restored:
+    """A restoration with the first fault of what was there, whose comparison reads a part of it alone."""
+    if found.undone is None:
+        return found
+    try:
+        with Database.open(before) as database, database.read() as connection:
+            fault = next(integrity.faults(connection), None)
+    except DatabaseError as error:
+        fault = error.reason
+    if fault is None:
+        return found
+    words = f"{fault}: `selector database check --database {before}` lists what it finds."
+    return replace(found, unread=" ".join(words.split()))
 
 
 def _note(path: Path, source: Path, found: Restored, author: str) -> None:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,11 @@ from .checks import check_finite, check_type, check_whole
 
 VENDOR_WORDS = {"nvidia", "tesla", "geforce", "gpu", "graphics", "card"}
 SERIES = {"rtx", "gtx", "titan"}  # words that name no model without the next one
+
+
+def spaced(name: str) -> str:
+    """Name of a device with one space between words, and none at its ends: tables and tools pad names."""
+    return " ".join(name.split())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +70,12 @@ class Device:
         """The fields as JSON-ready data, which `from_dict` reads back."""
         fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {**fields, "matmul_flops_per_s": dict(self.matmul_flops_per_s)}
+
+    @classmethod
+    def given(cls, data: Mapping[str, Any]) -> Device:
+        """Device that somebody sent: `from_dict`, by its name in one spelling."""
+        device = cls.from_dict(data)
+        return replace(device, name=spaced(device.name))
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Device:

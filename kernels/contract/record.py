@@ -227,7 +227,7 @@ class RecordReader:
             if schema != SCHEMA_VERSION:
                 raise CorruptRecord(f"record schema {schema!r}: this version reads schema {SCHEMA_VERSION}.")
             data["problem"] = self._shared(_problem_of, data["problem"])
-            data["device"] = self._shared(Device.from_dict, data["device"])
+            data["device"] = self._shared(Device.given, data["device"])
             data["environment"] = self._shared(Environment.from_dict, data["environment"])
             return Record(**_revive(data))
         except CorruptRecord:

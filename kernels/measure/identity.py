@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 
 from ..contract import Device
+from ..contract.device import spaced
 from .environment import canonical_torch_device
 
 MEMORY_STEP = 2**26
@@ -43,7 +44,7 @@ def _cpu() -> Device:
 def _cuda(name: str) -> Device:
     properties = torch.cuda.get_device_properties(name)
     return Device(
-        name=properties.name,
+        name=spaced(properties.name),
         kind="cuda",
         vendor="AMD" if torch.version.hip else "NVIDIA",
         host=_host(),
@@ -69,7 +70,7 @@ def _processor() -> str:
     if information.exists():
         for line in information.read_text().splitlines():
             if line.startswith("model name"):
-                return " ".join(line.partition(":")[2].split())
+                return spaced(line.partition(":")[2])
     return platform.processor() or platform.machine()
 
 

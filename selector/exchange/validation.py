@@ -10,6 +10,7 @@ from typing import Any
 from kernel_selector.db.imported import ImportedRow
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Status, UnknownDevice
+from kernel_selector.kernels.contract.device import spaced
 from kernel_selector.kernels.contract.errors import shorten
 
 from ..errors import BadRow
@@ -153,14 +154,15 @@ class Checker:
 
 @cache
 def canonical_device(name: str) -> str:
-    """Full name of a device with a short one: NVIDIA H200 for h200. A name of several variants stays."""
+    """Full name of a device with a short one: NVIDIA H200 for h200. A name of several variants stays, but for
+    its spaces."""
     from kernel_selector.kernels.devices import variants
 
     try:
         meant = variants(name)
     except UnknownDevice:
-        return name
-    return meant[0].name if len(meant) == 1 else name
+        return spaced(name)
+    return meant[0].name if len(meant) == 1 else spaced(name)
 
 
 def _printable(name: str, text: str) -> str:

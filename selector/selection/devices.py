@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from functools import cache
 
 from kernel_selector.kernels.contract import AmbiguousDevice, Device, UnknownDevice, UnsupportedDevice
-from kernel_selector.kernels.contract.device import VENDOR_WORDS
+from kernel_selector.kernels.contract.device import VENDOR_WORDS, spaced
 from kernel_selector.kernels.contract.errors import shorten
 from kernel_selector.kernels.devices import known_devices, variants
 
@@ -52,7 +52,7 @@ def resolve(asked: object = None, measured: Sequence[Device] = ()) -> Resolved:
     if asked is None:
         name = default_torch_device()
     elif isinstance(asked, str) or type(asked).__module__ == "torch":
-        name = str(asked)
+        name = spaced(str(asked))
     else:
         raise InvalidRequest(
             f"device={shorten(asked)}: expected a name such as 'cpu', 'cuda:0' or 'h200', or a Device."
@@ -175,7 +175,7 @@ def _local(name: str, measured: Sequence[Device]) -> Resolved:
 
 def named(name: str, measured: Sequence[Device]) -> Device:
     """A device by name: as last measured, else from the shipped table. Raises UnknownDevice."""
-    return _meant(name, measured)[0]
+    return _meant(spaced(name), measured)[0]
 
 
 def _meant(name: str, measured: Sequence[Device]) -> tuple[Device, str]:

@@ -123,12 +123,19 @@ def restore(
         "restored": str(file),
         "before": None if found.before is None else str(found.before),
         "undone": None if found.undone is None else found.undone.to_dict(),
-        "unread": found.unread or None,  # why nobody knows what was undone
+        "unread": found.unread or None,  # why nobody knows what was undone, or not all of it
     }
     kept = "There was none before." if found.before is None else f"What was there is in {found.before}."
     lines, where = [f"Restored from {file}. {kept}"], same_database(database)
     if found.undone is not None:
         lines += _undone(found.undone, found.before, where=where)
+        if found.unread:
+            lines += [
+                f"It has faults, so this may have undone more than could be read of it: {found.unread}",
+                f"Tokens that were revoked since may be valid again: selector token list{where}",
+            ]
+        elif len(lines) == 1:
+            lines.append("Nothing was done since the backup.")
     elif found.before is not None:
         lines += [
             f"It could not be read, so nobody knows what this has undone: {found.unread}",
@@ -177,7 +184,7 @@ def _undone(found: Reversion, before: Path | None, *, where: str) -> list[str]:
         lines.append(
             f"The measurements can be had back, without their authors: selector merge {before}{where}"
         )
-    return lines or ["Nothing was done since the backup."]
+    return lines
 
 
 def _rights(token: UnknownToken) -> str:

@@ -13,10 +13,12 @@ import typer
 from .serve import is_loopback, require_free, run_announced, url
 from .terminal import output
 from .terminal.options import DatabaseOption, JsonOption, NoShippedOption
+from .terminal.signals import ended_by_signals
 
 FileOption = typer.Option(exists=True, dir_okay=False, metavar="FILE")
 
 
+@ended_by_signals()
 def extender(
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="N", min=1, max=65535, help="Port to listen on.")] = 8010,

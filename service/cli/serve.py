@@ -22,9 +22,11 @@ import typer
 
 from .terminal import output
 from .terminal.options import DatabaseOption, JsonOption, NoShippedOption
+from .terminal.signals import end_at_once, ended_by_signals
 
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
+    from types import FrameType
 
     import uvicorn
     from fastapi import FastAPI
@@ -43,6 +45,7 @@ MOST_WAIT_S = 60.0  # until the next start in a place where workers end again an
 LOOK_S = 0.1  # how often to look whether the first worker is ready
 
 
+@ended_by_signals()
 def serve(
     host: Annotated[
         str, typer.Option(metavar="ADDRESS", help="Address to listen on; 0.0.0.0 for all.")
@@ -106,6 +109,11 @@ def run_announced(configuration: uvicorn.Config, announce: Callable[[], None]) -
     import uvicorn
 
     class Announcing(uvicorn.Server):
+        def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+            if not self.started:  # nothing is in flight that would have to be finished
+                end_at_once(sig)
+            super().handle_exit(sig, frame)
+
         async def startup(self, sockets: list[socket.socket] | None = None) -> None:
             await super().startup(sockets)
             announce()
@@ -250,14 +258,20 @@ def _ending(exitcode: int | None) -> str:
 def worker() -> FastAPI:
     """The application of one process of several, by the environment that `serve` has left it."""
     Thread(target=_end_with_parent, daemon=True).start()
-    # until it listens nothing is in flight that would have to be finished: a signal ends it at once
     finish = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    server: uvicorn.Server = finish.__self__  # type: ignore[union-attr]  # whose method it is
     from ..app import from_environment
     from ..settings import Settings
 
     _log_requests(Settings.load())
     application = from_environment()
-    signal.signal(signal.SIGTERM, finish)
+
+    def heed(number: int, frame: FrameType | None) -> None:
+        if not server.started:
+            end_at_once(number)
+        server.handle_exit(number, frame)
+
+    signal.signal(signal.SIGTERM, heed)
     return application
 
 

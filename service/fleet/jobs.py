@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem
+from kernel_selector.kernels.contract.device import spaced
 from kernel_selector.kernels.contract.errors import shorten
 from selector.errors import InvalidRequest, UnknownJob
 from selector.profiling.profile import opened, policy_named
@@ -154,7 +155,8 @@ def _devices(store: Database, names: Sequence[str]) -> tuple[str, ...]:
 
     with store.read() as connection:
         measured = records.devices(connection)
-    return tuple(dict.fromkeys(name if name in KINDS else named(name, measured).key for name in names))
+    written = map(spaced, names)
+    return tuple(dict.fromkeys(name if name in KINDS else named(name, measured).key for name in written))
 
 
 def known_job(found: Sequence[JobStatus], number: int) -> JobStatus:

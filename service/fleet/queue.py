@@ -246,7 +246,7 @@ def ending(
         elif outcome == FAILED:
             db.jobs.fail(connection, reason=reason, **held)
         else:
-            db.jobs.give_back(connection, **held)
+            db.jobs.give_back(connection, reason=reason, **held)
         _require_of_task(records, *db.jobs.subject(connection, task=task))
         return found
 

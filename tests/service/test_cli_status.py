@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import sqlite3
+from contextlib import closing
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -275,6 +277,33 @@ def test_each_line_of_a_restoration_has_a_command_that_works(
     assert "--scope admin --untrusted" in commands[1]
     for command in commands:
         assert main(shlex.split(command)) == 0, command
+
+
+def test_a_restoration_over_a_damaged_page_does_not_say_that_nothing_was_done(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    copy, at = str(tmp_path / "copy.sqlite"), ["--database", place]
+    assert main(["database", "backup", copy, *at]) == 0
+    with closing(sqlite3.connect(place)) as connection:
+        query = "SELECT rootpage FROM sqlite_master WHERE name = 'measurement'"
+        (page,) = connection.execute(query).fetchone()
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with Path(place).open("r+b") as file:
+        file.seek((page - 1) * 4096)
+        file.write(b"\xff" * 4096)
+    capsys.readouterr()
+    for said, other in (
+        ("It has faults, so this may have undone more", "Nothing was"),
+        ("Nothing was", "faults"),
+    ):
+        assert main(["database", "restore", copy, *at]) == 0
+        out = capsys.readouterr().out
+        assert said in out
+        assert other not in out
+        assert "What was there is in" in out
+        Path(copy).unlink()
+        assert main(["database", "backup", copy, *at]) == 0
+        capsys.readouterr()
 
 
 def test_a_restoration_over_what_cannot_be_read_says_what_is_lost(

@@ -90,6 +90,10 @@ def test_over_the_loopback_interface_reading_is_free_and_writing_is_not(service,
         ("localhost?attacker.example", 401),
         ("localhost:", 401),
         ("localhost:1:2", 401),
+        ("localhost:65535", 200),
+        ("localhost:65536", 401),
+        ("127.0.0.1:99999", 401),
+        ("[::1]:0", 401),
         ("::1", 401),
         ("[::1].attacker.example", 401),
         ("[127.0.0.1]", 401),
@@ -240,6 +244,26 @@ def test_tokens_that_are_none(database, given, word):
 
 # as they stand in an address; a route's regular expression ends before a newline at the end
 ENDS = ("%0a", "%0A", "%0d%0a", "%0b", "%00", "%c2%85", "%e2%80%a8")
+
+
+@pytest.mark.parametrize("method", ["OPTIONS", "PUT", "PATCH", "TRACE"])
+def test_the_methods_of_a_path_are_for_whoever_may_use_it(service, database, method):
+    client = service("http://127.0.0.1")
+    reader, worker = (
+        {"authorization": f"Bearer {tokens.create_token(database, scope, scopes=[scope])}"}
+        for scope in ("read", "measure")
+    )
+    for path, headers, expected in (
+        ("/v1/audit", {}, 401),
+        ("/v1/audit", reader, 403),
+        ("/v1/measurements:retract", {}, 401),
+        ("/v1/profiling-tasks:claim", {}, 401),
+        ("/v1/profiling-tasks:claim", worker, 405),
+        ("/v1/measurements", {}, 405),  # which everybody here may read
+    ):
+        answer = client.request(method, path, headers=headers)
+        assert answer.status_code == expected, path
+        assert ("allow" in answer.headers) is (expected == 405)
 
 
 @pytest.mark.parametrize("end", ENDS)

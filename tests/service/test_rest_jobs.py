@@ -254,6 +254,27 @@ def test_failures_and_returns(client):
     assert post(client, "claim", CLAIM) == {"assignment": None, "pending": 0}
 
 
+def test_a_task_that_is_returned_for_ever_has_failed(client):
+    number = create(client, {**JOB, "problems": JOB["problems"][:1]}).json()["id"]
+
+    def end(outcome):
+        task = post(client, "claim", CLAIM)["assignment"]
+        held = {"task": task["task"], "lease": task["lease"]}
+        post(client, "finish", {**held, "outcome": outcome, "reason": f"is {outcome}"})
+        return client.get(f"/v1/profiling-jobs/{number}").json()
+
+    states = [end(outcome)["state"] for outcome in ("returned",) * 4 + ("failed",) + ("returned",) * 4]
+    assert states == ["queued"] * 9  # an attempt between begins anew
+    job = end("returned")
+    assert (job["state"], job["reasons"]) == (
+        "failed",
+        ["returned 5 times, as often as a task may be: is returned"],
+    )
+    (item,) = client.get(f"/v1/profiling-jobs/{number}/tasks").json()["items"]
+    assert item["attempts"] <= 3
+    assert post(client, "claim", CLAIM) == {"assignment": None, "pending": 0}
+
+
 def test_pages_of_jobs_and_tasks(client):
     numbers = [create(client).json()["id"] for _ in range(3)]
     for path, expected in (

@@ -10,6 +10,8 @@ import hashlib
 import lzma
 import os
 import tempfile
+import time
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from threading import Lock
@@ -26,6 +28,7 @@ VARIABLE = "SELECTOR_SHIPPED"
 ON, OFF = {"", "on", "1", "true", "yes"}, {"off", "0", "false", "no"}
 PACKED = Path(__file__).with_name("measurements.db.xz")
 _OPENING = Lock()  # threads that ask at once wait for the first
+LEFT_S = 3600.0  # after which what is half unpacked was left by a process that was killed
 CPU = "amd-epyc"  # the key of the processor whose measurements ship
 
 
@@ -51,9 +54,16 @@ def unpacked() -> Path:
     packed = PACKED.read_bytes()
     path = cache_folder() / f"shipped-{hashlib.sha256(packed).hexdigest()[:16]}-{HEAD}.sqlite"
     if not path.is_file():
+        content = lzma.decompress(packed)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as part:
-            part.write(lzma.decompress(packed))
+        for left in path.parent.glob("shipped-*.part*"):
+            with suppress(FileNotFoundError):  # it was whole meanwhile, or another process removed it
+                if left.stat().st_mtime < time.time() - LEFT_S:
+                    left.unlink()
+        with tempfile.NamedTemporaryFile(
+            dir=path.parent, prefix="shipped-", suffix=".part", delete=False
+        ) as part:
+            part.write(content)
         Database.open(part.name, create=True).close()  # it was packed at the revision of its time
         os.replace(part.name, path)  # other processes see all of the file or none
     return path

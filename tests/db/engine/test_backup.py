@@ -281,17 +281,34 @@ def test_corrections_that_a_restoration_undoes_are_listed_as_far_as_they_can_be_
 def test_a_file_that_opens_and_breaks_off_later_is_replaced_without_a_comparison(path, tmp_path):
     copy = tmp_path / "copy.sqlite"
     back_up(path, copy)
+    damage(path, "token")
+    found = restore(copy, path, author="ops")
+    assert found.undone is None
+    assert str(found.before) in found.unread
+    assert count(path) == 3
+
+
+def damage(path, table):
+    """Overwrite the first page of a table."""
     with closing(sqlite3.connect(path)) as connection:
-        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'token'").fetchone()
+        query = "SELECT rootpage FROM sqlite_master WHERE name = ?"
+        (page,) = connection.execute(query, (table,)).fetchone()
         (size,) = connection.execute("PRAGMA page_size").fetchone()
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     with path.open("r+b") as file:
         file.seek((page - 1) * size)
         file.write(b"\xff" * size)
+
+
+@pytest.mark.parametrize("table", ["measurement", "environment"])
+def test_a_damaged_page_that_no_comparison_reads_is_said(path, tmp_path, table):
+    copy = tmp_path / "copy.sqlite"
+    back_up(path, copy)
+    damage(path, table)
     found = restore(copy, path, author="ops")
-    assert found.undone is None
     assert str(found.before) in found.unread
     assert count(path) == 3
+    assert restore(copy, path, author="ops").unread == ""
 
 
 def test_what_cannot_be_copied_changes_nothing(path, tmp_path):

@@ -51,3 +51,9 @@ def test_a_part_of_one_kind_is_not_taken_for_another():
     for part, other in (("device", "environment"), ("environment", "problem"), ("problem", "device")):
         with pytest.raises(CorruptRecord):
             reader.read(json.dumps({**data, part: data[other]}))
+
+
+@pytest.mark.parametrize("padded", ["NVIDIA  H200", " NVIDIA H200 ", "NVIDIA\tH200\n", "NVIDIA\u00a0H200"])
+def test_white_space_in_the_name_of_a_device_is_one_space_or_none(padded):
+    reader = RecordReader()
+    assert reader.read(changed("device", name=padded)) == reader.read(changed("device", name="NVIDIA H200"))

@@ -166,6 +166,13 @@ def test_csv_and_json_lines_with_the_same_measurements_are_the_same(sqlite_datab
     assert import_file(lines, sqlite_database).known == 1
 
 
+def test_a_name_of_a_device_is_the_same_however_it_is_spaced(sqlite_database, tmp_path):
+    file = tmp_path / "a.jsonl"
+    for added, name in enumerate(["Some  Other GPU ", "Some Other GPU"]):
+        file.write_text(changed(device=name))
+        assert import_file(file, sqlite_database).known == added
+
+
 @pytest.mark.parametrize("mark", [b"", b"\xef\xbb\xbf"])
 def test_a_pipe_is_read_as_a_file_is(sqlite_database, tmp_path, mark):
     pipe = tmp_path / "a.jsonl"

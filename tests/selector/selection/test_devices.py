@@ -146,3 +146,13 @@ def test_no_name(asked):
 )
 def test_what_clusters_call_a_gpu(name, model):
     assert Device(name=name, kind="cuda").model == model
+
+
+@pytest.mark.parametrize(("padded", "name"), [(" cpu", "cpu"), ("cpu ", "cpu"), (" NVIDIA  H200 ", "h200")])
+def test_white_space_around_a_name_and_within_it_does_not_matter(padded, name):
+    assert resolve(padded) == resolve(name)
+
+
+def test_a_measured_device_is_known_by_its_name_however_it_is_spaced():
+    measured = replace(known_devices()["nvidia-h200"], name="+ H200 +")
+    assert devices.named(" +  H200 +", [replace(measured, name="H200 2"), measured]).name == "+ H200 +"

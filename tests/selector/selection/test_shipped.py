@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import lzma
+import os
 import shutil
 from collections import Counter
 from dataclasses import replace
@@ -219,3 +221,20 @@ def test_a_few_of_ones_own_measurements_of_a_gpu_hide_nothing_that_is_carried_ov
         choice = Selector(database).choose("lstm", **QUESTION, device="a100")
     assert (choice.source, choice.implementation) == ("transfer", without.implementation)
     assert USED in choice.caveats
+
+
+def test_what_a_killed_process_left_half_unpacked_is_removed_and_what_another_unpacks_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))
+    Database.open(tmp_path / "own.sqlite", create=True).close()
+    (tmp_path / "packed").write_bytes(lzma.compress((tmp_path / "own.sqlite").read_bytes(), preset=0))
+    monkeypatch.setattr(shipped, "PACKED", tmp_path / "packed")
+    path = shipped.unpacked()
+    path.unlink()
+    left, new = path.with_name("shipped-left.part"), path.with_name("shipped-new.part")
+    for part in (left, new):
+        part.touch()
+    os.utime(left, (0, 0))
+    assert shipped.unpacked() == path
+    assert {one.name for one in path.parent.iterdir()} == {path.name, new.name}
