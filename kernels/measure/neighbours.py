@@ -14,8 +14,6 @@ function costs the host are in them.
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterator, Mapping
 from types import FunctionType
 from typing import Any
@@ -25,7 +23,7 @@ from torch import Tensor, nn
 
 from ..contract import Device, Implementation, MeasurementFailed, Problem
 from ..contract.implementation import REPLAYS
-from ..runtime.torch_compile import refused_by_compiler
+from ..runtime.torch_compile import refused_by_compiler, unavailable
 
 MOST_VARIANTS = 64  # of a graph: calls with other strides, shares of dropout and modes make one each
 
@@ -94,12 +92,8 @@ def refusal(implementation: Implementation, problem: Problem) -> str | None:
 
 def require_compiler(device: Device) -> None:
     """Raise MeasurementFailed where Inductor cannot compile for a device."""
-    name = os.environ.get("CXX") or "g++"
-    if device.kind != "cuda" and shutil.which(name) is None:
-        raise MeasurementFailed(
-            f"regime=compiled on {device.name}: expected a C++ compiler, and there is no {name}. Install "
-            "one, or name it in CXX."
-        )
-    reason = refused_by_compiler(device) if device.kind == "cuda" else None
+    reason = unavailable(device.kind)
+    if reason is None and device.kind == "cuda":
+        reason = refused_by_compiler(device)
     if reason is not None:
         raise MeasurementFailed(f"regime=compiled on {device.name}: {reason}. Measure launched layers there.")

@@ -24,6 +24,21 @@ def refused_by_compiler(device: Device) -> str | None:
     return None
 
 
+def unavailable(kind: str) -> str | None:
+    """Reason why torch.compile compiles nothing for devices of a kind in this process, or None."""
+    if kind == "cuda":
+        from torch.utils._triton import has_triton
+
+        return None if has_triton() else "Triton, which torch.compile needs on a GPU, is missing or too old"
+    from torch._inductor import cpp_builder, exc
+
+    try:
+        cpp_builder.get_cpp_compiler()
+    except exc.InvalidCxxCompiler:
+        return "no C++ compiler, which torch.compile needs on a CPU: install g++, or set CXX"
+    return None
+
+
 def compiled(function: Callable[..., Any], *circumstances: Any) -> Callable[..., Any]:
     """`function`, of a file and without a closure, compiled for one circumstance at its first call.
 

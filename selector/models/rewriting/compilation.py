@@ -74,21 +74,6 @@ def turn_off(model: nn.Module) -> int:
     return 1
 
 
-def unavailable(device: str) -> str | None:
-    """Reason why nothing can be compiled on a device, or None."""
-    if device.startswith("cuda"):
-        from torch.utils._triton import has_triton
-
-        return None if has_triton() else "Triton, which torch.compile needs on a GPU, is missing or too old"
-    from torch._inductor import cpp_builder, exc
-
-    try:
-        cpp_builder.get_cpp_compiler()
-    except exc.InvalidCxxCompiler:
-        return "no C++ compiler, which torch.compile needs on a CPU: install g++, or set CXX"
-    return None
-
-
 def expected_seconds(model: nn.Module, name: str, last: float | None) -> float:
     """Seconds that compiling is expected to take, by the `last` compilation or the number of modules."""
     modules = sum(1 for part in model.modules() if next(part.children(), None) is None)

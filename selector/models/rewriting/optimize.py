@@ -15,6 +15,7 @@ from torch import nn
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import UnknownOperator
 from kernel_selector.kernels.contract.errors import shorten, suggest
+from kernel_selector.kernels.runtime import torch_compile
 
 from ...errors import InvalidRequest
 from ..example import draws_random_numbers
@@ -208,7 +209,7 @@ def _left_out(model: nn.Module, options: OptimizeOptions) -> dict[str, str]:
     """Arrangements that cannot be tried with this model on its device, with the reasons."""
     device, found = device_of(model), {}
     compiled = [name for name in options.arrangements if name in compilation.MODES]
-    if compiled and (reason := compilation.unavailable(device)):
+    if compiled and (reason := torch_compile.unavailable(torch.device(device).type)):
         found = dict.fromkeys(compiled, reason)
     elif not device.startswith("cuda"):
         found = {name: NO_GPU for name in compiled if name in ON_GPUS_ALONE}

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch._inductor import cpp_builder, exc
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import MeasurementFailed, Record, Status
@@ -149,9 +150,13 @@ def test_a_policy_is_for_a_regime() -> None:
 def test_a_machine_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     with Session("cpu") as session:
         device = session.device
-    monkeypatch.delenv("CXX", raising=False)
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    with pytest.raises(MeasurementFailed, match=r"expected a C\+\+ compiler, and there is no g\+\+"):
+
+    def missing() -> str:
+        raise exc.InvalidCxxCompiler
+
+    monkeypatch.setattr(cpp_builder, "get_cpp_compiler", missing)
+    monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
+    with pytest.raises(MeasurementFailed, match=r"no C\+\+ compiler, .* install g\+\+, or set CXX"):
         Session("cpu", policy=COMPILED)
     old = replace(device, kind="cuda", compute_capability=(6, 1))
     with pytest.raises(MeasurementFailed, match=r"capability 7\.0"):

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from kernel_selector.kernels.runtime import torch_compile
 from selector import Selector
-from selector.models.rewriting import compilation, options, trials
+from selector.models.rewriting import options, trials
 from selector.models.rewriting.paired_timing import Outcome, outcome
 from tests.selector.models.rewriting.compiled import compile_by
 from tests.selector.models.rewriting.replayed import Model
@@ -69,7 +70,7 @@ def traced_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """`torch.compile` traces, and runs what it traced as it is; CUDA graphs are as if there were a GPU."""
     compile_by(monkeypatch, "eager")
     monkeypatch.setattr(trials.Trials, "peak_bytes", lambda *_: 2**20)
-    monkeypatch.setattr(compilation, "unavailable", lambda *_: None)
+    monkeypatch.setattr(torch_compile, "unavailable", lambda _: None)
     monkeypatch.setattr("selector.models.rewriting.optimize.ON_GPUS_ALONE", ())
     yield
     torch._dynamo.reset()

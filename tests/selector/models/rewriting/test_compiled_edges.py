@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import selector
+from kernel_selector.kernels.runtime import torch_compile
 from selector import InvalidRequest
-from selector.models.rewriting import arrangement_search, compilation, trials
+from selector.models.rewriting import arrangement_search, trials
 from selector.models.rewriting.paired_timing import Outcome
 from tests.selector.models.rewriting.compiled import Model, compile_by, name_of, steps_take
 
@@ -88,7 +89,7 @@ def test_without_a_compiler_the_report_says_so_once(x: Tensor, monkeypatch: pyte
 def test_without_triton_nothing_is_compiled_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: False)
-    reason = compilation.unavailable("cuda:0")
+    reason = torch_compile.unavailable("cuda")
     assert reason == "Triton, which torch.compile needs on a GPU, is missing or too old"
 
 
@@ -220,7 +221,7 @@ def test_inductor_compiles_a_model_here(x: Tensor, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(arrangement_search, "MOST_SECONDS", 0.2)
     model = nn.Sequential(*(one for _ in range(3) for one in (nn.Linear(4, 4), nn.Tanh(), nn.Sigmoid())))
     plain = copy.deepcopy(model)
-    reason = compilation.unavailable("cpu")
+    reason = torch_compile.unavailable("cpu")
     if reason is not None:
         pytest.skip(reason)
     report = selector.optimize(model, x, arrangements=("compiled",), budget="5m")
