@@ -241,7 +241,7 @@ def _judged(selector: Selector, device: Device, taken: Sequence[Record]) -> Iter
         found = {
             problem: list(seen_at(problem, here, there, device, origin)) for problem in here.problems.values()
         }
-        every = [one.logarithm for each in found.values() for one in each]
+        every = [one.time for each in found.values() for one in each]
         if not every:
             continue
         left = [

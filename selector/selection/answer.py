@@ -173,7 +173,7 @@ def _as_launched(knowledge: Knowledge, known: Known) -> Prepared | None:
     request = known.prepared.request
     if request.measured_in == LAUNCHED or known.figures.base is not None:
         return None
-    return prepare(knowledge, regimes.as_launched(knowledge, request))
+    return prepare(knowledge, request._replace(measured_in=LAUNCHED))
 
 
 def _instead(_knowledge: Knowledge, other: Known, _known: Known) -> Known:
@@ -223,9 +223,9 @@ def _here(knowledge: Knowledge, tier: Tier, problem: Problem, request: Request, 
         host = knowledge.evidence(problem.operator, origin.key).host_shares
         seen = knowledge.corrections(problem.operator, request.device, origin)
         tier = transfer.carried(tier, problem, request.device, origin, host, seen)
-    return (
-        tier if request.measured_in == request.regime else regimes.carried(knowledge, tier, problem, request)
-    )
+    if request.measured_in == request.regime:
+        return tier
+    return regimes.carried(knowledge, tier, problem, request, origin)
 
 
 def _candidates(request: Request) -> tuple[str, Sequence[str], Mapping[str, str]]:
@@ -470,6 +470,8 @@ def _circumstances(knowledge: Knowledge, request: Request, figures: Figures) -> 
     yield from request.notes
     if request.imported is not None:
         return
+    if request.measured_in != request.regime:
+        yield regimes.remark(knowledge, request, figures)
     if request.where.torch_device is None:
         yield f"{device.name} is not in this machine: here, build() makes the module on the CPU."
     evidence = knowledge.evidence(operator, device.key, request.measured_in)

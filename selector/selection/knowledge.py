@@ -14,7 +14,7 @@ from .devices import Resolved, completed, resolve
 from .evidence import Evidence
 from .joint_evidence import JointEvidence
 from .snapshot import NOTHING, Body
-from .transfer import Corrections, alike, best_first
+from .transfer import Corrections, RegimeCorrections, alike, best_first, has_rates
 
 if TYPE_CHECKING:
     from ..cost_model.predictor import Predictor
@@ -39,7 +39,8 @@ class Knowledge:
         self._with_shipped = shipped
         self._unusable = ""
         self._joint: dict[tuple[str, str, str], Evidence] = {}
-        self._corrections: dict[tuple[str, ...], Corrections] = {}
+        self._corrections: dict[tuple[str, str, str], Corrections] = {}
+        self._regime_corrections: dict[tuple[str, str, str], RegimeCorrections | None] = {}
         self._resolved: dict[str | None, Resolved] = {}
 
     @cached_property
@@ -140,18 +141,33 @@ class Knowledge:
         counts = {key: len(self.evidence(operator, key).problems) for key in {one.key for one in found}}
         return best_first(device, found, counts)
 
-    def corrections(
-        self, operator: str, device: Device, origin: Device, regime: str = LAUNCHED
-    ) -> Corrections:
-        """Corrections of times of launched layers on `origin`, carried over to a device and a regime there.
-
-        Raises as `measurements`.
-        """
-        key = operator, device.text, origin.text, regime
+    def corrections(self, operator: str, device: Device, origin: Device) -> Corrections:
+        """Corrections of times that are carried over between two devices. Raises as `measurements`."""
+        key = operator, device.text, origin.text
         if key not in self._corrections:
-            here, there = self.evidence(operator, device.key, regime), self.evidence(operator, origin.key)
+            here, there = self.evidence(operator, device.key), self.evidence(operator, origin.key)
             self._corrections[key] = Corrections(here, there, device, origin)
         return self._corrections[key]
+
+    def regime_corrections(self, operator: str, device: Device, regime: str) -> RegimeCorrections | None:
+        """Corrections from launched layers to a regime: of a device, drawn towards those of the one most like
+        it that has some; None where neither has. Raises as `measurements`.
+        """
+        key = operator, device.text, regime
+        if key not in self._regime_corrections:
+            self._regime_corrections[key] = self._between_regimes(operator, device, regime)
+        return self._regime_corrections[key]
+
+    def _between_regimes(self, operator: str, device: Device, regime: str) -> RegimeCorrections | None:
+        if not has_rates(device):
+            return None
+        evidence, found = self.evidence, None
+        others = (one for one in alike(device, self.devices) if evidence(operator, one.key, regime).problems)
+        for one in (next(others, None), device):
+            if one is not None:
+                here, launched = evidence(operator, one.key, regime), evidence(operator, one.key)
+                found = RegimeCorrections(here, launched, one, found)
+        return found if found and found.places else None
 
     def _with_what_ships(self, own: Evidence, operator: str, device_key: str, regime: str) -> Evidence:
         if self.shipped is None or not any(one.key == device_key for one in self.shipped.devices):

@@ -8,7 +8,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem
 from kernel_selector.kernels.contract.errors import number_of
 from kernel_selector.kernels.contract.implementation import REPLAYS
-from kernel_selector.kernels.contract.record import COMPILED, LAUNCHED
+from kernel_selector.kernels.contract.record import LAUNCHED
 
 from . import transfer
 from .evidence import says_wrong
@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 
     from ..cost_model.estimate import Tier
     from .knowledge import Knowledge
+    from .policy import Figures
     from .query import Request
 
 NOTHING = "Nothing comparable was measured compiled with neighbours on {}"
 AS_LAUNCHED = (
     "this is the choice of launched layers, with their figures, among what a graph of torch.compile holds"
 )
-CORRECTED = "these are times of launched layers, corrected by {} of layers that were measured both ways on {}"
+CORRECTED = (
+    "these are times and bytes of launched layers, corrected by what was measured of layers both ways, {}"
+)
 
 
 def accepting(request: Request) -> tuple[list[Implementation], dict[str, str]]:
@@ -58,46 +61,39 @@ def failures(
     return {**excluded, **failed}, {**suspect, **doubtful}
 
 
-def as_launched(knowledge: Knowledge, request: Request) -> Request:
-    """The same question, answered by measurements of launched layers, with the caveat that says so."""
-    problem, known = request.problem, corrections(knowledge, request)
+def remark(knowledge: Knowledge, request: Request, figures: Figures) -> str:
+    """Caveat of an answer by measurements of launched layers to a question about another regime."""
+    problem = request.problem
+    seen = knowledge.regime_corrections(problem.operator, request.device, request.regime)
     words = AS_LAUNCHED
-    if known is not None:
-        device, seen = known
-        words = CORRECTED.format(number_of(seen.count, "measurement"), device.name)
+    if seen is not None and figures.estimates:
+        places = [f"{number_of(count, 'measurement')} on {device.name}" for device, count in seen.places]
+        words = CORRECTED.format(" and ".join(places))
     words = f"{NOTHING.format(request.where.device.name)}: {words}"
-    command = " ".join(("selector profile", problem.key, "--regime", COMPILED))
+    command = " ".join(("selector profile", problem.key, "--regime", request.regime))
     packed = problem.as_dict.get("packed")  # of which nothing is measured compiled
-    note = f"{words}." if packed else f"{words}: `{command}` measures it."
-    return request._replace(measured_in=LAUNCHED, notes=(*request.notes, note))
+    return f"{words}." if packed else f"{words}: `{command}` measures it."
 
 
-def corrections(knowledge: Knowledge, request: Request) -> tuple[Device, transfer.Corrections] | None:
-    """Corrections of times of launched layers to those of a regime, by the device itself or that most like it
-    of which layers were measured both ways; None without one. Raises the errors of reading the database.
-    """
-    device, operator = request.device, request.problem.operator
-    for one in (device, *transfer.alike(device, knowledge.devices)):
-        found = knowledge.corrections(operator, one, one, request.regime)
-        if found.count:
-            return one, found
-    return None
-
-
-def carried(knowledge: Knowledge, tier: Tier, problem: Problem, request: Request) -> Tier:
+def carried(knowledge: Knowledge, tier: Tier, problem: Problem, request: Request, origin: Device) -> Tier:
     """The tier of launched layers on the request's device as one of its regime; the same without corrections.
 
-    Judged by an H200's 299 problems that were measured both ways, in five folds, choices take 1.02 times the
-    fastest, where those of launched layers take 1.08 (`benchmarks.selection.compiled`).
+    origin: whose measurements these are. Judged by 299 problems of an H200, in five folds, choices take 1.02
+    times the fastest, where those of launched layers take 1.08 (`benchmarks.selection.compiled`).
     """
-    known = corrections(knowledge, request)
-    if known is None or not tier.estimates:
+    device = request.device
+    seen = knowledge.regime_corrections(problem.operator, device, request.regime)
+    if seen is None or not tier.estimates:
         return tier
-    device, seen = known
+    known, host = registry.implementations(problem.operator), knowledge.evidence(problem.operator, origin.key)
     between = transfer.Between(device, device, problem["dtype"])
-    host = knowledge.evidence(problem.operator, device.key).host_shares
-    found = transfer.corrected(tier.estimates, problem, between, host, seen)
-    if device is not request.device:
-        least_gain = transfer.doubt(request.device, device).least_gain
-        found = {name: one.timed(1.0, 1.0, least_gain) for name, one in found.items()}
-    return tier._replace(source=transfer.SOURCE, estimates=found)
+    faster = transfer.Between(device, origin, problem["dtype"]).host
+    nearest, _ = seen.places[0]
+    noise = 0.0 if nearest.key == device.key else transfer.doubt(device, nearest).least_gain
+    estimates = {}
+    for name, estimate in tier.estimates.items():
+        work = known[name].work(problem)
+        host_ms = faster * host.host_shares.ms(name, problem["mode"], work.launches)
+        shares = between.shares(estimate.time_ms, host_ms, work)
+        estimates[name] = seen.corrected(name, estimate, shares, noise)
+    return tier._replace(source=transfer.SOURCE, estimates=estimates)

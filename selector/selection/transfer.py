@@ -17,6 +17,7 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import median
+from types import MappingProxyType
 from typing import NamedTuple
 
 from kernel_selector.kernels import registry
@@ -45,6 +46,7 @@ class Doubt(NamedTuple):
     least_gain: float  # of a switch away from the default
 
 
+NOTHING_KNOWN: Mapping[str, float] = MappingProxyType({"": 0.0})  # a factor of 1
 PRIOR = 2.0  # measurements that what was seen elsewhere counts for
 NINE_OF_TEN = 1.645  # standard deviations on either side
 SAME_CAPABILITY = Doubt(2**0.2, 0.05)  # nine of ten times are inside
@@ -110,24 +112,16 @@ def carried(
         noisier = {name: one.timed(1.0, 1.0, OTHER_MACHINE) for name, one in tier.estimates.items()}
         caveats = (OF_ANOTHER.format(origin.name), *tier.caveats)
         return tier._replace(estimates=noisier, caveats=caveats, origin=origin)
-    between = Between(device, origin, problem["dtype"])
-    estimates = corrected(_possible(tier, problem, origin), problem, between, host, seen)
+    known, between = registry.implementations(problem.operator), Between(device, origin, problem["dtype"])
+    estimates = {}
+    for name, estimate in _possible(tier, problem, origin).items():
+        work = known[name].work(problem)
+        shares = between.shares(estimate.time_ms, host.ms(name, problem["mode"], work.launches), work)
+        estimates[name] = estimate.timed(seen.ratio(name, shares), *seen.doubt)
     nothing = f"nothing comparable of {problem.operator} was measured on {device.name}"
     by = f", corrected by {number_of(seen.count, 'measurement')} here" if seen.count else ""
     words = f"Carried over from {origin.name}{by}: {nothing}."
     return tier._replace(source=SOURCE, estimates=estimates, caveats=(words, *tier.caveats), origin=origin)
-
-
-def corrected(
-    estimates: Mapping[str, Estimate], problem: Problem, between: Between, host: HostShares, seen: Corrections
-) -> dict[str, Estimate]:
-    """Estimates at a problem with their times between two devices, corrected by what was seen on both."""
-    known, found = registry.implementations(problem.operator), {}
-    for name, estimate in estimates.items():
-        work = known[name].work(problem)
-        shares = between.shares(estimate.time_ms, host.ms(name, problem["mode"], work.launches), work)
-        found[name] = estimate.timed(seen.ratio(name, shares), *seen.doubt)
-    return found
 
 
 def _possible(tier: Tier, problem: Problem, origin: Device) -> Mapping[str, Estimate]:
@@ -171,17 +165,17 @@ def runs_the_same(device: Device, other: Device) -> bool:
 
 
 class Seen(NamedTuple):
-    """A measurement of what was measured elsewhere too: log of its time over that carried over."""
+    """A measurement of what was measured elsewhere too: logs of its time and bytes over those from there."""
 
     problem: Problem
     name: str
     of_host: bool  # whether the time carried over is the host's
-    logarithm: float
+    time: float
+    bytes: float
 
 
 class Corrections:
-    """Factors of times that are carried over from `origin`, by problems that were measured on both devices;
-    or on one device in another regime, of times of launched layers.
+    """Factors of times that are carried over from `origin`, by problems that were measured on both devices.
 
     There are factors of what the host takes and of what the device takes: medians of what was measured here
     over what was carried over, of the operator and then of each implementation, both drawn towards 1. `doubt`
@@ -194,21 +188,13 @@ class Corrections:
         problems = [one for one in here.problems.values() if device.kind == "cuda" and one != without]
         every = [one for problem in problems for one in seen_at(problem, here, there, device, origin)]
         self.count = len(every)
-        self._factors: dict[tuple[bool, str], float] = {}
-        for of_host in (True, False):
-            mine = [one for one in every if one.of_host == of_host]
-            # errors at one problem have much in common: it counts once, however many were measured there
-            by_problem = defaultdict[Problem, list[float]](list)
-            for one in mine:
-                by_problem[one.problem].append(one.logarithm)
-            overall = _drawn([median(each) for each in by_problem.values()])
-            self._factors[of_host, ""] = overall
-            for name in {one.name for one in mine}:
-                own = [one.logarithm - overall for one in mine if one.name == name]
-                self._factors[of_host, name] = overall + _drawn(own)
-        before, left = doubt(device, origin), [self.left(one) for one in every]
+        self._factors = {
+            of_host: _factors([(one, one.time) for one in every if one.of_host == of_host])
+            for of_host in (True, False)
+        }
+        before = doubt(device, origin)
         spread = math.log(before.wider) / NINE_OF_TEN
-        spread = math.sqrt((math.fsum(one**2 for one in left) + PRIOR * spread**2) / (self.count + PRIOR))
+        spread = _spread(map(self.left, every), spread)
         self.doubt = Doubt(
             math.exp(NINE_OF_TEN * spread),
             max(math.expm1(spread), SAME_CAPABILITY.least_gain) if self.count else before.least_gain,
@@ -221,10 +207,66 @@ class Corrections:
 
     def left(self, one: Seen) -> float:
         """The logarithm of what is left of a measurement when it is corrected."""
-        return one.logarithm - self._of(one.name, one.of_host)
+        return one.time - self._of(one.name, one.of_host)
 
     def _of(self, name: str, of_host: bool) -> float:
-        return self._factors.get((of_host, name), self._factors[of_host, ""])
+        factors = self._factors[of_host]
+        return factors.get(name, factors[""])
+
+
+class RegimeCorrections:
+    """Factors from times and bytes of launched layers to those of another regime, on one device.
+
+    Each implementation has factors of what the host takes, of what the device takes, and of its peak: medians
+    at the problems that were measured both ways, drawn towards the operator's and these towards `beyond`, the
+    corrections of a device like this one, or 1. What was measured in one share alone has its factor in both,
+    since the neighbours are in both. `places` are the devices, with how many measurements.
+    """
+
+    def __init__(
+        self, here: Evidence, launched: Evidence, device: Device, beyond: RegimeCorrections | None = None
+    ) -> None:
+        problems = here.problems.values()
+        every = [one for problem in problems for one in seen_at(problem, here, launched, device, device)]
+        own = ((device, len(every)),) if every else ()
+        self.places: tuple[tuple[Device, int], ...] = (*own, *(beyond.places if beyond else ()))
+        self._times: dict[bool, dict[str, float]] = {}
+        for of_host in (True, False):
+            mine = [(one, one.time) for one in every if one.of_host == of_host]
+            before = beyond._times[of_host] if beyond else NOTHING_KNOWN
+            self._times[of_host] = _factors(mine or [(one, one.time) for one in every], before)
+        for of_host, times in self._times.items():
+            other = self._times[not of_host]
+            for name in other.keys() - times.keys():
+                times[name] = times[""] + other[name] - other[""]
+        self._bytes: dict[str, float] = _factors(
+            [(one, one.bytes) for one in every], beyond._bytes if beyond else NOTHING_KNOWN
+        )
+        usual = beyond.spread if beyond else math.log(SAME_CAPABILITY.wider) / NINE_OF_TEN
+        self.spread: float = _spread(
+            (one.time - self._of(one.name, self._times[one.of_host]) for one in every), usual
+        )
+        usual = beyond.spread_of_bytes if beyond else 0.0
+        self.spread_of_bytes: float = _spread(
+            (one.bytes - self._of(one.name, self._bytes) for one in every), usual
+        )
+
+    def corrected(self, name: str, estimate: Estimate, shares: tuple[float, float], noise: float) -> Estimate:
+        """An estimate of a launched layer as one of the regime, of at least so much noise.
+
+        shares: of its time, the device's and the host's as `Between.shares`.
+        """
+        device, host = (
+            share * math.exp(self._of(name, self._times[of_host]))
+            for share, of_host in zip(shares, (False, True), strict=True)
+        )
+        least_gain = max(math.expm1(self.spread), SAME_CAPABILITY.least_gain, noise)
+        timed = estimate.timed(max(device, host), math.exp(NINE_OF_TEN * self.spread), least_gain)
+        size, wider = math.exp(self._of(name, self._bytes)), math.exp(NINE_OF_TEN * self.spread_of_bytes)
+        return timed.sized(size, wider, math.expm1(self.spread_of_bytes))
+
+    def _of(self, name: str, factors: Mapping[str, float]) -> float:
+        return factors.get(name, factors[""])
 
 
 def seen_at(
@@ -237,16 +279,41 @@ def seen_at(
         return
     known, between = registry.implementations(problem.operator), Between(device, origin, problem["dtype"])
     for name in sorted(mine.estimates.keys() & theirs.estimates.keys() & known.keys()):
-        work, time_ms = known[name].work(problem), theirs.estimates[name].time_ms
+        work, one, other = known[name].work(problem), mine.estimates[name], theirs.estimates[name]
         host_ms = there.host_shares.ms(name, problem["mode"], work.launches)
-        of_device, of_host = between.shares(time_ms, host_ms, work)
-        ratio = mine.estimates[name].time_ms / time_ms / max(of_device, of_host)
-        yield Seen(problem, name, of_host >= of_device, math.log(ratio))
+        of_device, of_host = between.shares(other.time_ms, host_ms, work)
+        time = math.log(one.time_ms / other.time_ms / max(of_device, of_host))
+        size = math.log(max(one.memory_bytes, 1) / max(other.memory_bytes, 1))
+        yield Seen(problem, name, of_host >= of_device, time, size)
 
 
-def _drawn(logarithms: Sequence[float]) -> float:
-    """Their median, drawn towards 0 as a mean is by PRIOR further ones."""
-    return median(logarithms) * len(logarithms) / (len(logarithms) + PRIOR) if logarithms else 0.0
+def _factors(
+    samples: Sequence[tuple[Seen, float]], before: Mapping[str, float] = NOTHING_KNOWN
+) -> dict[str, float]:
+    """Logs of an operator's factor, by "", and of each implementation's, drawn towards those of before."""
+    # errors at one problem have much in common: it counts once, however many were measured there
+    by_problem = defaultdict[Problem, list[float]](list)
+    for one, logarithm in samples:
+        by_problem[one.problem].append(logarithm)
+    overall = _drawn([median(each) for each in by_problem.values()], before[""])
+    found = {"": overall}
+    for name in {one.name for one, _ in samples} | (before.keys() - {""}):
+        own = [logarithm - overall for one, logarithm in samples if one.name == name]
+        found[name] = overall + _drawn(own, before.get(name, before[""]) - before[""])
+    return found
+
+
+def _drawn(logarithms: Sequence[float], towards: float = 0.0) -> float:
+    """Their median, drawn towards another value as a mean is by PRIOR further ones."""
+    if not logarithms:
+        return towards
+    return (median(logarithms) * len(logarithms) + PRIOR * towards) / (len(logarithms) + PRIOR)
+
+
+def _spread(left: Iterable[float], usual: float) -> float:
+    """The standard deviation of what is left of measurements, and of PRIOR further ones as usual."""
+    squares = [one**2 for one in left]
+    return math.sqrt((math.fsum(squares) + PRIOR * usual**2) / (len(squares) + PRIOR))
 
 
 def doubt(device: Device, origin: Device) -> Doubt:
@@ -271,9 +338,9 @@ class Between:
         self._bytes = [one.copy_bytes_per_s or 1.0 for one in pair]
         self._vectors = [_rate(one, "float32", both) for one in pair]
         self._has_dtype = dtype in both  # products of others are emulated on one of them, step by step
-        self._host = 1.0
+        self.host = 1.0  # the ratio of what the host takes
         if device.host and device.launch_us and origin.launch_us:
-            self._host = device.launch_us / origin.launch_us
+            self.host = device.launch_us / origin.launch_us
 
     def ratio(self, time_ms: float, host_ms: float, work: Work) -> float:
         """The ratio for what does `work` in `time_ms` on the origin, of which launching takes `host_ms`."""
@@ -298,7 +365,7 @@ class Between:
         by_products = self._has_dtype and work.flops >= PRODUCTS * work.moved_bytes
         rates = self._flops if by_products else self._vectors
         whole_ms = max(theirs + starting + rest, host_ms)
-        return (mine + starting + rest * rates[1] / rates[0]) / whole_ms, self._host * host_ms / whole_ms
+        return (mine + starting + rest * rates[1] / rates[0]) / whole_ms, self.host * host_ms / whole_ms
 
 
 def _rate(device: Device, dtype: str, common: set[str]) -> float:
@@ -306,6 +373,11 @@ def _rate(device: Device, dtype: str, common: set[str]) -> float:
     if "float32" not in common and dtype not in common:
         dtype = min(common)
     return matmul_rate(device, dtype)
+
+
+def has_rates(device: Device) -> bool:
+    """Whether shares of times on a device are known: on a GPU with rates of products and of its memory."""
+    return device.kind == "cuda" and bool(_rates(device))
 
 
 def _rates(device: Device) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
@@ -15,12 +16,13 @@ import pytest
 import selector
 from kernel_selector.db import Database, freshness_rows, records, snapshot
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Record, Status
+from kernel_selector.kernels.contract import Device, Record, Status
 from selector import Choice, InvalidRequest, Query, Selector
 from selector.exchange import export as transfer
 from selector.profiling.run import missing
 from selector.profiling.winners import winners
 from selector.selection.evidence import Evidence
+from selector.selection.knowledge import Knowledge
 from selector.selection.query_log import is_uncertain
 from selector.selection.snapshot import Body
 from selector.training.dataset import build_dataset
@@ -234,24 +236,13 @@ def test_without_comparable_measurements_the_choice_of_launched_layers_says_so(
 GPU = replay.recorded(device_kind="cuda")
 
 
-@pytest.fixture(scope="module")
-def on_a_gpu(tmp_path_factory: pytest.TempPathFactory) -> tuple[Selector, Record]:
-    """A Selector over layers of which the hoisted one is fifty times as fast compiled, and one that was
-    launched alone.
-    """
-    good = [one for one in GPU if one.total is not None]
-    alone = next(one for one in good if one.implementation == "hoisted")
-    both = [one for one in good if one.problem != alone.problem]
-    by = {"hoisted": 50.0}
-    made = [compiled_by(by.get(one.implementation, 1.0), one) for one in both]
-    path = tmp_path_factory.mktemp("regimes") / "measurements.sqlite"
-    with Database.open(path, create=True) as database, database.write() as connection:
-        records.add(connection, [*GPU, *made])
-    return Selector(path, shipped=False), alone
+ALONE = next(one for one in GPU if one.total is not None and one.implementation == "hoisted")
+FASTER = {"hoisted": 50.0}
 
 
-def compiled_by(factor: float, record: Record) -> Record:
-    """The record as if compiled with neighbours, so many times as fast."""
+def compiled_by(record: Record, factors: Mapping[str, float] = FASTER, *, size: float = 1.0) -> Record:
+    """The record as if compiled with neighbours, so many times as fast, of a peak so many times as large."""
+    factor = factors.get(record.implementation, 1.0)
     whole = {name: getattr(record, name) for name in ("forward", "forward_backward")}
     faster = {
         name: replace(
@@ -260,26 +251,105 @@ def compiled_by(factor: float, record: Record) -> Record:
         for name, one in whole.items()
         if one is not None
     }
-    return replace(record, regime="compiled", **faster)
+    assert record.memory is not None
+    memory = replace(record.memory, peak_bytes=int(record.memory.peak_bytes * size))
+    return replace(record, regime="compiled", memory=memory, **faster)
 
 
-@pytest.mark.parametrize("name", [GPU[0].device.name, "Another GPU"])
+def both_ways(factors: Mapping[str, float] = FASTER, *, size: float = 1.0) -> list[Record]:
+    """What was measured on a GPU, launched, and all but one problem compiled with neighbours too."""
+    good = [one for one in GPU if one.total is not None and one.problem != ALONE.problem]
+    return [*GPU, *(compiled_by(one, factors, size=size) for one in good)]
+
+
+def asked(selector: Selector, device: Device, **more: Any) -> tuple[Choice, Choice]:
+    """The choices for the problem that was launched alone, in both regimes."""
+    given: dict[str, Any] = {**ALONE.problem.as_dict, "device": device, **more}
+    return selector.choose("lstm", **given), selector.choose("lstm", **given, regime="compiled")
+
+
+def times_of(choice: Choice) -> dict[str, float]:
+    return {one.name: one.time_ms for one in choice.candidates if one.time_ms is not None}
+
+
+HERE = replace(ALONE.device, host="")
+ALIKE = replace(HERE, name="Another GPU")
+
+
+@pytest.fixture(scope="module")
+def on_a_gpu(tmp_path_factory: pytest.TempPathFactory) -> Selector:
+    """A Selector over layers of a GPU of which the hoisted one is fifty times as fast compiled."""
+    path = tmp_path_factory.mktemp("regimes") / "measurements.sqlite"
+    with Database.open(path, create=True) as database, database.write() as connection:
+        records.add(connection, both_ways())
+    return Selector(path, shipped=False)
+
+
+@pytest.mark.parametrize("device", [HERE, ALIKE], ids=["here", "on a GPU like it"])
 def test_times_of_launched_layers_are_corrected_by_what_was_measured_both_ways(
-    name: str, on_a_gpu: tuple[Selector, Record]
+    device: Device, on_a_gpu: Selector
 ) -> None:
-    selector, record = on_a_gpu
-    device = replace(record.device, name=name, host="")
-    given: dict[str, Any] = {**record.problem.as_dict, "device": device}
-    launched = selector.choose("lstm", **given)
-    found = selector.choose("lstm", **given, regime="compiled")
+    launched, found = asked(on_a_gpu, device)
     assert launched.implementation != "hoisted"
     assert (found.implementation, found.source, found.regime) == ("hoisted", "transfer", "compiled")
-    mine, theirs = ({one.name: one.time_ms or 0.0 for one in each.candidates} for each in (found, launched))
+    mine, theirs = times_of(found), times_of(launched)
     assert mine["hoisted"] < theirs["hoisted"] / 10
     assert mine[LSTM.default] > theirs[LSTM.default] / 2
     (caveat,) = [one for one in found.caveats if "measured compiled with neighbours" in one]
-    assert f"measured both ways on {GPU[0].device.name}: `selector profile" in caveat
+    assert re.search(rf"both ways, \d+ measurements on {HERE.name}: `selector profile", caveat)
     assert found.explain()
+
+
+def test_a_share_that_was_not_measured_both_ways_is_corrected_as_the_other(selector_of: Any) -> None:
+    """Else what the host takes longest for would compare as if it had no neighbours."""
+    slower = dict.fromkeys(VERSIONS, 0.1)
+    one = next(one for one in both_ways(slower) if one.regime == "compiled")
+    some = [each for each in both_ways(slower) if each.regime == "launched" or each.problem == one.problem]
+    for choice in asked(selector_of(some), HERE)[1:]:
+        launched = times_of(asked(selector_of(GPU), HERE)[0])
+        assert choice.source == "transfer"
+        for name, time_ms in times_of(choice).items():
+            assert time_ms > 2 * launched[name]
+
+
+def test_bytes_of_launched_layers_are_corrected_too(selector_of: Any) -> None:
+    launched, found = asked(selector_of(both_ways(size=3.0)), HERE)
+    peaks = {one.name: one.memory_bytes for one in launched.candidates if one.memory_bytes}
+    for one in found.candidates:
+        if one.memory_bytes:
+            assert one.memory_bytes == pytest.approx(3 * peaks[one.name], rel=0.15)
+
+
+def test_a_measurement_of_ones_own_hides_nothing_that_another_gpu_corrects(selector_of: Any) -> None:
+    own = [replace(one, device=ALIKE) for one in GPU if one.total is not None]
+    some = next(one for one in own if one.problem != ALONE.problem and one.implementation == LSTM.default)
+    selector = selector_of([*both_ways(), *own, compiled_by(some)])
+    found = asked(selector, ALIKE)[1]
+    assert (found.implementation, found.source) == ("hoisted", "transfer")
+    (caveat,) = [one for one in found.caveats if "measured compiled with neighbours" in one]
+    assert f"both ways, 1 measurement on {ALIKE.name} and " in caveat
+
+
+@pytest.mark.parametrize("lacks", [{"matmul_flops_per_s": {}}, {"copy_bytes_per_s": None}], ids=str)
+def test_without_rates_of_a_gpu_nothing_is_corrected(lacks: Mapping[str, Any], selector_of: Any) -> None:
+    device = replace(ALONE.device, **lacks)
+    selector = selector_of([replace(one, device=device) for one in both_ways()])
+    launched, found = asked(selector, device)
+    assert (found.implementation, found.source) == (launched.implementation, launched.source)
+    assert any("this is the choice of launched layers" in caveat for caveat in found.caveats)
+
+
+def test_an_answer_without_times_claims_no_corrected_ones(selector_of: Any) -> None:
+    compiled_alone = [one for one in both_ways() if one.regime == "compiled"]
+    found = asked(selector_of(compiled_alone), HERE)[1]
+    assert found.time_ms is None
+    assert not any("corrected" in caveat for caveat in found.caveats)
+
+
+def test_corrections_are_looked_at_once(on_a_gpu: Selector, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked(on_a_gpu, HERE)
+    monkeypatch.setattr(Knowledge, "_between_regimes", lambda *_: pytest.fail("looked again"))
+    assert asked(on_a_gpu, HERE, batch=ALONE.problem["batch"] + 1)[1].regime == "compiled"
 
 
 def test_the_cost_model_of_launched_layers_answers_only_with_the_caveat(trained: Selector) -> None:
