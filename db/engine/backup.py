@@ -209,7 +209,9 @@ def _examined(found: Restored, before: Path) -> Restored:
             fault = next(integrity.of_file(connection), None)
     except (Exception, KeyboardInterrupt) as error:
         checked = isinstance(error, DatabaseError) and _is_of_content(error)
-        fault = error.reason if isinstance(error, DatabaseError) else f"{type(error).__name__} {error}".strip()
+        fault = (
+            error.reason if isinstance(error, DatabaseError) else f"{type(error).__name__} {error}".strip()
+        )
     if fault is None:
         return found
     words = f"{fault}: `selector database check --database {before}` lists what it finds."
