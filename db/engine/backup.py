@@ -207,11 +207,10 @@ def _examined(found: Restored, before: Path) -> Restored:
     try:
         with Database.open(before) as database, database.read() as connection:
             fault = next(integrity.of_file(connection), None)
+    except DatabaseError as error:
+        checked, fault = _is_of_content(error), error.reason
     except (Exception, KeyboardInterrupt) as error:
-        checked = isinstance(error, DatabaseError) and _is_of_content(error)
-        fault = (
-            error.reason if isinstance(error, DatabaseError) else f"{type(error).__name__} {error}".strip()
-        )
+        checked, fault = False, f"{type(error).__name__} {error}".strip()
     if fault is None:
         return found
     words = f"{fault}: `selector database check --database {before}` lists what it finds."

@@ -137,8 +137,8 @@ class FinishRequest(HeartbeatRequest):
     """A worker ends its claim."""
 
     outcome: Literal["done", "returned", "failed"] = Field(
-        description="`returned`: queued again, and the attempt does not count; five in a row without records are "
-        "a failure."
+        description="`returned`: queued again, and the attempt does not count; five in a row without records "
+        "are a failure."
     )
     reason: Annotated[str, Field(max_length=5 * LONGEST_TEXT)] = Field(
         "", description="Of a failure or a return, or why a task that is done brings no records."
