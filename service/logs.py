@@ -79,8 +79,7 @@ def text_lines(use_colors: bool | None = None) -> logging.Formatter:
 
 
 def log_config(log_format: str = "text") -> dict[str, Any]:
-    """uvicorn's configuration of its log, with lines of `text_lines` or of JSON, of other libraries too, such as
-    asyncio."""
+    """uvicorn's configuration of its log, with lines of `text_lines` or of JSON, also of other libraries."""
     from uvicorn.config import LOGGING_CONFIG
 
     configuration = deepcopy(LOGGING_CONFIG)
