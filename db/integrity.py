@@ -41,13 +41,18 @@ Check = Callable[[Connection, Sequence[int]], Iterator[str]]
 
 def faults(connection: Connection) -> Iterator[str]:
     """Faults of a database in words: of the file, of what changed, set aside or not, and of the counts."""
-    if connection.dialect.name == "sqlite":
-        yield from (line for (line,) in connection.exec_driver_sql("PRAGMA integrity_check") if line != "ok")
+    yield from of_file(connection)
     yield from _by_row(connection, tables.Measurement, "measurement", _of_measurements)
     yield from _by_row(connection, Quarantined, "quarantined record", _of_quarantined)
     yield from _of_authors(connection)
     yield from _of_counts(connection)
     yield from _of_imported(connection)
+
+
+def of_file(connection: Connection) -> Iterator[str]:
+    """Faults that SQLite itself finds in its file's pages and indexes, whatever they hold."""
+    if connection.dialect.name == "sqlite":
+        yield from (line for (line,) in connection.exec_driver_sql("PRAGMA integrity_check") if line != "ok")
 
 
 def _by_row(

@@ -24,7 +24,7 @@ from .schema.jobs import CANCELLED, DONE, FAILED, QUEUED, RUNNING, Job, Task, ex
 
 BATCH = 1000  # tasks in one statement
 LEASE_BYTES = 16
-MOST_RETURNS = 5  # of a task in a row: workers return it where they are stopped in it
+MOST_RETURNS = 5  # of a task in a row without records: workers return it where they are stopped in it
 # a task's reason says how often so far
 RETURNED = re.compile(rf"returned (\d+) of {MOST_RETURNS} times: ")
 OF_NOBODY = ""  # the token of workers that have the database itself
@@ -185,19 +185,19 @@ def require_no_more(records: int) -> None:
 def give_back(connection: Connection, *, task: int, lease: str, reason: str = "", records: int = 0) -> None:
     """Queue the task again, as if this attempt had not been, but for its records. Raises TaskLost.
 
-    One that was given back MOST_RETURNS times, with no other attempt between, has failed with the last
-    `reason`: its job would never end.
+    One that was given back MOST_RETURNS times without records, with no other attempt between, has failed with
+    the last `reason`: its job would never end. One with records begins the count anew.
     """
     query = select(Task.reason).where(Task.id == task).with_for_update()
     before = RETURNED.match(connection.execute(query).scalar_one_or_none() or "")
-    returns = 1 + (int(before[1]) if before else 0)
+    returns = 0 if records else 1 + (int(before[1]) if before else 0)
     values: dict[str, Any] = {
         "state": QUEUED,
         "attempts": Task.attempts - 1,
         "lease": None,
         "finished_s": None,
     }
-    words = f"returned {returns} of {MOST_RETURNS} times"
+    words = f"returned {returns} of {MOST_RETURNS} times" if returns else "returned with records"
     if returns >= MOST_RETURNS:
         values = {"state": FAILED, "lease": None, "finished_s": now_s()}
         words = f"returned {returns} times, as often as a task may be"

@@ -7,7 +7,7 @@ import logging
 import math
 import sys
 import time
-from copy import deepcopy
+from copy import copy, deepcopy
 from datetime import UTC, datetime
 from typing import Any
 
@@ -16,17 +16,35 @@ LOGGER = logging.getLogger("uvicorn.error.kernel_selector")
 SILENT_S = 60.0
 
 
-def on_its_line(record: logging.LogRecord) -> bool:
-    """A filter that lets all pass, and writes out what does not print: names that clients give have line
-    breaks in them."""
-    message = record.getMessage()
-    if not message.isprintable():
-        shown = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in message)
-        record.msg, record.args = shown, ()
-    return True
+INDENT = "    "  # of the lines of a traceback
 
 
-LOGGER.addFilter(on_its_line)
+class OnItsLine(logging.Formatter):
+    """Formatter of lines of text that nobody can forge, whatever clients call things: what does not print is
+    written out, and lines of tracebacks are indented, where those of the log begin with a time.
+    """
+
+    def __init__(self, lines: logging.Formatter) -> None:
+        super().__init__()
+        self._lines = lines
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, with those of a traceback below."""
+        shown = copy(record)  # other handlers have the record as it is
+        shown.msg, shown.args = _written_out(record.getMessage()), ()
+        vars(shown).pop("color_message", None)  # uvicorn's own words for what it says of its start
+        traceback = record.exc_info and self.formatException(record.exc_info)
+        shown.exc_info, shown.exc_text = None, _indented(traceback or record.exc_text)
+        shown.stack_info = _indented(record.stack_info)
+        return self._lines.format(shown)
+
+
+def _indented(text: str | None) -> str | None:
+    return text and "\n".join(INDENT + _written_out(line) for line in text.split("\n"))
+
+
+def _written_out(text: str) -> str:
+    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 class Seldom(logging.Filter):
@@ -45,27 +63,29 @@ class Seldom(logging.Filter):
             self._left_out += 1
             return False
         if self._left_out:
-            record.msg, record.args = f"{record.getMessage()} And {self._left_out} more such warnings.", ()
+            record.msg = f"{record.msg} And {self._left_out} more such warnings."  # formatted with the rest
         self._next, self._left_out = now + SILENT_S, 0
         return True
 
 
 def text_lines(use_colors: bool | None = None) -> logging.Formatter:
-    """uvicorn's formatter of lines, with the time in UTC before each."""
+    """uvicorn's formatter of lines, each `OnItsLine`, with the time in UTC before it."""
     from uvicorn.logging import DefaultFormatter
 
     form, moment = "%(asctime)s.%(msecs)03dZ %(levelprefix)s %(message)s", "%Y-%m-%dT%H:%M:%S"
     formatter = DefaultFormatter(form, moment, use_colors=use_colors)
     formatter.converter = time.gmtime
-    return formatter
+    return OnItsLine(formatter)
 
 
-def log_config() -> dict[str, Any]:
-    """uvicorn's configuration of its log, with `text_lines`."""
+def log_config(log_format: str = "text") -> dict[str, Any]:
+    """uvicorn's configuration of its log, with lines of `text_lines` or of JSON, also of other libraries."""
     from uvicorn.config import LOGGING_CONFIG
 
     configuration = deepcopy(LOGGING_CONFIG)
-    configuration["formatters"]["default"] = {"()": text_lines}
+    formatter = JsonLines if log_format == "json" else text_lines
+    configuration["formatters"] = {name: {"()": formatter} for name in configuration["formatters"]}
+    configuration["root"] = {"handlers": ["default"], "level": "WARNING"}
     return configuration
 
 

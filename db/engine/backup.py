@@ -66,12 +66,13 @@ class Restored:
 
     `before` is the file with what the database held, None where there was none; `undone` says what was done
     since the backup, None where that cannot be read, or there is none. `unread` is the reason why not, or why
-    it may not be all.
+    it may not be all; `checked`: whether the file was searched for faults to its end.
     """
 
     before: Path | None
     undone: Reversion | None
     unread: str = ""
+    checked: bool = True
 
 
 def restore(
@@ -196,18 +197,24 @@ def _compared(before: Path, source: Path) -> Restored:
 
 
 def _examined(found: Restored, before: Path) -> Restored:
-    """A restoration with the first fault of what was there, whose comparison reads a part of it alone."""
+    """A restoration with the first fault of the file that was there: the comparison reads a part of it alone.
+
+    All is done by now, and has to be told, whatever ends the search.
+    """
     if found.undone is None:
         return found
+    checked, fault = True, None
     try:
         with Database.open(before) as database, database.read() as connection:
-            fault = next(integrity.faults(connection), None)
+            fault = next(integrity.of_file(connection), None)
     except DatabaseError as error:
-        fault = error.reason
+        checked, fault = _is_of_content(error), error.reason
+    except (Exception, KeyboardInterrupt) as error:
+        checked, fault = False, f"{type(error).__name__} {error}".strip()
     if fault is None:
         return found
     words = f"{fault}: `selector database check --database {before}` lists what it finds."
-    return replace(found, unread=" ".join(words.split()))
+    return replace(found, unread=" ".join(words.split()), checked=checked)
 
 
 def _note(path: Path, source: Path, found: Restored, author: str) -> None:
@@ -233,10 +240,15 @@ def _unreadable(path: Path) -> str | None:
         with TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
             _copy(path, Path(folder) / path.name)
     except DatabaseError as error:
-        if not (isinstance(error, OF_CONTENT) or _code(error) in UNREAD):
+        if not _is_of_content(error):
             raise
         return error.reason  # what to do about it is done
     return None
+
+
+def _is_of_content(error: DatabaseError) -> bool:
+    """Whether an error is of what a file holds, not of a lock or a disk."""
+    return isinstance(error, OF_CONTENT) or _code(error) in UNREAD
 
 
 def _code(error: DatabaseError) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from functools import lru_cache
 from types import FunctionType
@@ -34,8 +35,11 @@ def unavailable(kind: str) -> str | None:
 
     try:
         cpp_builder.get_cpp_compiler()
-    except exc.InvalidCxxCompiler:
-        return "no C++ compiler, which torch.compile needs on a CPU: install g++, or set CXX"
+    except (exc.InvalidCxxCompiler, OSError):  # of a CXX that may not be executed
+        needed, given = "C++ compiler, which torch.compile needs on a CPU", os.environ.get("CXX")
+        if given is None:
+            return f"no {needed}: install g++, or set CXX"
+        return f"CXX={given} is no {needed}: install g++ and unset CXX, or set CXX to one"
     return None
 
 

@@ -130,8 +130,9 @@ def restore(
     if found.undone is not None:
         lines += _undone(found.undone, found.before, where=where)
         if found.unread:
+            cause = "It has faults" if found.checked else "It was not searched for faults to its end"
             lines += [
-                f"It has faults, so this may have undone more than could be read of it: {found.unread}",
+                f"{cause}, so this may have undone more than could be read of it: {found.unread}",
                 f"Tokens that were revoked since may be valid again: selector token list{where}",
             ]
         elif len(lines) == 1:

@@ -125,13 +125,10 @@ def _serve_with(
     workers: int, settings: Settings, place: tuple[str, int], announce: Callable[[], None]
 ) -> None:
     """Answer in several processes; one that dies is replaced. They add up their metrics in a folder."""
-    from ..logs import write_json_lines
     from ..metrics import SHARED
 
     configuration = _configuration("kernel_selector.service.cli.serve:worker", settings, place)
     configuration.workers = workers
-    if settings.log_format == "json":
-        write_json_lines()
     with TemporaryDirectory() as folder:
         os.environ.setdefault(SHARED, folder)
         with configuration.bind_socket() as listening:
@@ -292,7 +289,7 @@ def _configuration(application: FastAPI | str, settings: Settings, place: tuple[
     return uvicorn.Config(
         application,
         http=BoundedProtocol,
-        log_config=log_config(),
+        log_config=log_config(settings.log_format),
         factory=isinstance(application, str),
         host=place[0],
         port=place[1],

@@ -28,6 +28,9 @@ FIRST_WAIT_S, LONGEST_WAIT_S = 0.2, 10.0  # before a call is repeated that faile
 PATIENCE_S = 600.0  # a database that does not come back within this ends the worker
 LONGEST_REASON = 500  # characters
 NOTHING_LEFT = "all of it had been measured before"
+STOPPED = "its worker was stopped in it"
+STOPPED_AT_ONCE = "its worker was stopped in a measurement of it"
+NOT_RENEWED = "its worker could not renew its lease"
 
 Result = TypeVar("Result")
 
@@ -148,11 +151,11 @@ class Worker:
                 for record in session.measure(assignment.problem, names):
                     taken.append(record)
                     if (self._stopping.is_set() or lost.is_set()) and len(taken) < len(names):
-                        return RETURNED, ""
+                        return RETURNED, STOPPED if self._stopping.is_set() else NOT_RENEWED
             return DONE, "" if taken else NOTHING_LEFT
         except (Interrupted, KeyboardInterrupt):
             self.stop()
-            return RETURNED, ""
+            return RETURNED, STOPPED_AT_ONCE
         except Exception as error:  # of another version's problem, of a device that is gone: for a person
             return FAILED, f"{type(error).__name__}: {error}"[:LONGEST_REASON]
 

@@ -137,10 +137,11 @@ class FinishRequest(HeartbeatRequest):
     """A worker ends its claim."""
 
     outcome: Literal["done", "returned", "failed"] = Field(
-        description="`returned`: queued again, and the attempt does not count; five in a row are a failure."
+        description="`returned`: queued again, and the attempt does not count; five in a row without records "
+        "are a failure."
     )
     reason: Annotated[str, Field(max_length=5 * LONGEST_TEXT)] = Field(
-        "", description="Of a failure, or why a task that is done brings no records."
+        "", description="Of a failure or a return, or why a task that is done brings no records."
     )
     records: list[dict[str, Any]] = Field([], max_length=1000, description=f"Each: {RECORD}")
 

@@ -219,6 +219,27 @@ def test_what_is_given_back_costs_no_attempt(add, claim, end):
     assert claim().attempt == 1
 
 
+def test_a_return_with_records_begins_the_count_of_returns_anew(add, claim, end, status):
+    """A slow task on machines that are preempted brings some of its records at each attempt."""
+    number, given = add(1), {"reason": "stopped"}
+    for records in (0, 1) * jobs.MOST_RETURNS:
+        end(jobs.give_back, claim(), records=records, **given)
+    for _ in range(jobs.MOST_RETURNS - 1):
+        end(jobs.give_back, claim(), **given)
+    assert (status(number).state, status(number).records) == ("queued", jobs.MOST_RETURNS)
+    end(jobs.give_back, claim(), **given)
+    assert status(number).reasons == ("returned 5 times, as often as a task may be: stopped",)
+
+
+def test_a_task_that_is_returned_says_why(database, add, claim, end):
+    number = add(1)
+    for records, words in ((0, "returned 1 of 5 times: stopped"), (2, "returned with records: stopped")):
+        end(jobs.give_back, claim(), records=records, reason="stopped")
+        with database.read() as connection:
+            (task,) = jobs_listing.tasks(connection, job=number, after=0, limit=2)
+        assert (task["reason"], task["records"]) == (words, records)
+
+
 def test_a_cancelled_job_leaves_what_is_done(database, add, claim, end, status):
     number, other = add(3), add(1)
     end(jobs.finish, claim())

@@ -306,6 +306,24 @@ def test_a_restoration_over_a_damaged_page_does_not_say_that_nothing_was_done(
         capsys.readouterr()
 
 
+def test_ctrl_c_in_the_search_for_faults_leaves_what_a_restoration_tells(
+    place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: object) -> None:
+        raise KeyboardInterrupt
+
+    copy, at = str(tmp_path / "copy.sqlite"), ["--database", place]
+    assert main(["database", "backup", copy, *at]) == 0
+    assert main(["token", "create", "new", "--scope", "read", *at]) == 0
+    monkeypatch.setattr("kernel_selector.db.integrity.of_file", interrupted)
+    capsys.readouterr()
+    assert main(["database", "restore", copy, "--faulty", *at]) == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "Token new was made since" in said
+    assert "It was not searched for faults to its end, so this may have undone more" in said
+    assert "KeyboardInterrupt: `selector database check" in said
+
+
 def test_a_restoration_over_what_cannot_be_read_says_what_is_lost(
     place: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

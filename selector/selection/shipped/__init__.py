@@ -57,7 +57,7 @@ def unpacked() -> Path:
         content = lzma.decompress(packed)
         path.parent.mkdir(parents=True, exist_ok=True)
         for left in path.parent.glob("shipped-*.part*"):
-            with suppress(FileNotFoundError):  # it was whole meanwhile, or another process removed it
+            with suppress(OSError):  # it was whole meanwhile, or is another user's in a shared cache
                 if left.stat().st_mtime < time.time() - LEFT_S:
                     left.unlink()
         with tempfile.NamedTemporaryFile(

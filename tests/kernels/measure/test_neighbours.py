@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
-from torch._inductor import cpp_builder, exc
+from torch._inductor import config, cpp_builder, exc
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import MeasurementFailed, Record, Status
@@ -154,6 +154,7 @@ def test_a_machine_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -
     def missing() -> str:
         raise exc.InvalidCxxCompiler
 
+    monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(cpp_builder, "get_cpp_compiler", missing)
     monkeypatch.setattr("torch.utils._triton.has_triton", lambda: True)
     with pytest.raises(MeasurementFailed, match=r"no C\+\+ compiler, .* install g\+\+, or set CXX"):
@@ -161,6 +162,21 @@ def test_a_machine_without_a_compiler_says_so(monkeypatch: pytest.MonkeyPatch) -
     old = replace(device, kind="cuda", compute_capability=(6, 1))
     with pytest.raises(MeasurementFailed, match=r"capability 7\.0"):
         require_compiler(old)
+
+
+@pytest.mark.parametrize("name", ["no_such_compiler", "no_program", "false"])
+def test_what_is_no_compiler_is_named(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that may not be executed was a PermissionError of torch's."""
+    (tmp_path / "no_program").touch(mode=0o644)
+    (tmp_path / "false").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "false").chmod(0o755)
+    given = str(tmp_path / name)
+    monkeypatch.setenv("CXX", given)
+    words = f"CXX={given} is no C++ compiler, which torch.compile needs on a CPU: install g++ and unset CXX"
+    read = config.patch({"cpp.cxx": (None, given)})  # from CXX, when torch is imported
+    with read, pytest.raises(MeasurementFailed) as caught:
+        Session("cpu", policy=COMPILED)
+    assert words in str(caught.value)
 
 
 def test_a_file_of_records_is_finished_in_the_regime_that_it_was_measured_in(tmp_path: Path) -> None:

@@ -236,5 +236,8 @@ def test_what_a_killed_process_left_half_unpacked_is_removed_and_what_another_un
     for part in (left, new):
         part.touch()
     os.utime(left, (0, 0))
+    kept = path.with_name("shipped-kept.part")  # is as good as another user's: it cannot be removed
+    kept.mkdir()
+    os.utime(kept, (0, 0))
     assert shipped.unpacked() == path
-    assert {one.name for one in path.parent.iterdir()} == {path.name, new.name}
+    assert {one.name for one in path.parent.iterdir()} == {path.name, new.name, kept.name}

@@ -97,11 +97,17 @@ def test_a_worker_that_is_told_to_stop_stores_what_it_has_and_gives_the_rest_bac
     tally = worker.run(until_empty=True)
     assert dict(tally.tasks) == {"done": 1, "returned": 1}
     assert total(sqlite_database) == CANDIDATES + 2
+    assert reasons(sqlite_database, job) == {"returned with records: its worker was stopped in it"}
     other = Session()
     assert dict(run(sqlite_database, other).tasks) == {"done": 3}
     assert len(other.measured) == 3 * CANDIDATES - 2  # what was stored is not measured again
     assert get_job(sqlite_database, job)["records"] == 4 * CANDIDATES
     assert {one["attempts"] for one in list_tasks(sqlite_database, job).items} == {1}
+
+
+def reasons(store, job):
+    """What people read of the tasks that have a reason."""
+    return {one["reason"] for one in list_tasks(store, job).items} - {""}
 
 
 @pytest.mark.parametrize("error", [Interrupted, KeyboardInterrupt])
@@ -114,6 +120,9 @@ def test_one_that_is_stopped_in_the_middle_of_a_measurement_too(sqlite_database,
     assert dict(tally.tasks) == {"returned": 1}
     assert total(sqlite_database) == 2
     assert get_job(sqlite_database, job)["tasks"]["queued"] == 4
+    assert reasons(sqlite_database, job) == {
+        "returned with records: its worker was stopped in a measurement of it"
+    }
 
 
 def test_an_error_is_tried_again_and_then_told(sqlite_database):

@@ -77,6 +77,7 @@ def test_without_a_compiler_the_report_says_so_once(x: Tensor, monkeypatch: pyte
     def missing() -> str:
         raise exc.InvalidCxxCompiler
 
+    monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(cpp_builder, "get_cpp_compiler", missing)
     model = Model()
     report = selector.optimize(model, x)
