@@ -5,7 +5,8 @@ questions are answered from that. What a trusted token sent counts, unless it wo
 measurements of others give to one that is better or worse by more than FACTOR: in time, in memory, or in what
 plans of training steps go by, which are a forward pass, graphs, and bytes kept for backward. That waits for a
 second run that agrees. So do graphs and bytes that are by FACTOR not what others measured of the same, and a
-time so noisy that the default is chosen where that costs more than FACTOR.
+time so noisy that the default is chosen where that costs more than FACTOR. So does all that is of another
+regime than launched, since it corrects what is known of other problems (`regimes.carried`).
 What another token sent waits until a second author agrees, and does not stand beside what the owner or
 trusted tokens measured of the same, or what ships. Two runs agree where their times, with their noise, and
 their bytes are within FACTOR, or where both failed in the same way.
@@ -22,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Status
+from kernel_selector.kernels.contract.record import LAUNCHED
 
 from ..cost_model.estimate import noise_of
 from . import shipped as shipping
@@ -157,7 +159,7 @@ def _waiting(operator: str, claims: Sequence[Claim]) -> Iterator[Claim]:
         of_others = [one for one in counted if one.author != claim.author]
         same = [one for one in of_others if _slot(operator, one) == _slot(operator, claim)]
         moves = _flips(claim, counted) or _blurs(operator, claim, counted) or _contradicts(claim, same)
-        if claim.author is None or agreed or not moves:
+        if claim.author is None or agreed or not (moves or claim.regime != LAUNCHED):
             counted.append(claim)
         else:
             yield claim

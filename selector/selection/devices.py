@@ -100,9 +100,9 @@ def _contradictions(device: Device) -> Iterator[str]:
     if narrow and wide and (device.compute_capability or (0, 0)) >= WITH_BFLOAT16 and wide > 2 * narrow:
         yield f"products take longer in bfloat16 ({narrow:.4g} a second) than in float32 ({wide:.4g})"
     known = known_devices().get(device.key)
-    for name in ("compute_capability", "multiprocessors") if known else ():
+    for name in ("vendor", "compute_capability", "multiprocessors") if known else ():
         mine, theirs = getattr(device, name), getattr(known, name)
-        if mine is not None and mine != theirs:
+        if mine and mine != theirs:
             yield f"{name}={mine}, and a {device.name} has {theirs}"
 
 
@@ -128,13 +128,17 @@ def _completed(device: Device, alike: Iterable[Device]) -> Device:
     return found
 
 
-def short_for(device: Device) -> str | None:
-    """Name of the GPU that a device's name is short for in questions, which would then be about the device.
+def stands_for(device: Device) -> str | None:
+    """Name of the GPU that a device's name is short for in questions, or spells otherwise.
 
-    None for names as drivers give them: these name the maker too.
+    Questions would then be about the device, and labels of nodes have its name. None for names as drivers
+    give them: these name the maker too.
     """
+    known = known_devices().get(device.key)
+    if known is not None:
+        return None if device.name == known.name else known.name
     words = set(re.findall("[a-z]+", device.name.lower()))
-    if device.kind != "cuda" or device.key in known_devices() or words & VENDOR_WORDS:
+    if device.kind != "cuda" or words & VENDOR_WORDS:
         return None
     try:
         return variants(device.name)[0].name

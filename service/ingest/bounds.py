@@ -13,7 +13,7 @@ from kernel_selector.kernels.contract import Device, Record, Status
 from kernel_selector.kernels.contract.errors import shorten
 from kernel_selector.kernels.contract.hyperparameter import DTYPE
 from kernel_selector.kernels.contract.record import TIMINGS
-from selector.selection.devices import contradiction, short_for
+from selector.selection.devices import contradiction, stands_for
 from selector.text.units import format_bytes, format_ms
 
 # far more than this package writes itself, whose longest reason among what ships has 353 characters
@@ -64,8 +64,8 @@ def impossible_device(device: Device) -> str | None:
     if unknown:
         known = ", ".join(DTYPE.choices)
         return f"a {device.name} with a rate for {shorten(unknown[0])}: expected dtypes among {known}"
-    if (named := short_for(device)) is not None:
-        return f"a device {name}, which is short for {named}: expected the name that its driver gives"
+    if (named := stands_for(device)) is not None:
+        return f"a device {name}, which stands for {named}: expected the name that its driver gives"
     limits = {
         "launch_us": (device.launch_us, LONGEST_US),
         "barrier_us": (device.barrier_us, LONGEST_US),

@@ -101,8 +101,13 @@ ABSURD = {
     ),
     "a name that questions have": (
         {"device__name": "h200"},
-        "a device h200, which is short for NVIDIA H200: expected the name that its driver gives",
+        "a device h200, which stands for NVIDIA H200: expected the name that its driver gives",
     ),
+    **{
+        f"spelt as {name}": ({"device__name": name}, f"a device {name}, which stands for NVIDIA H200")
+        for name in ("Nvidia_H200", "nvidia h200", "NVIDIA-H200")
+    },
+    "another maker": ({"device__vendor": "AMD"}, "vendor=AMD, and a NVIDIA H200 has NVIDIA"),
     "a name of several": ({"device__name": "A100 80GB"}, "expected the name that its driver gives"),
     "a slow run of ages": ({"forward__p80_ms": 1e300}, "forward of "),
     "more bytes than there are": ({"memory__peak_bytes": 2**62}, "where a NVIDIA H200 has 14"),

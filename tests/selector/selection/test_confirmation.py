@@ -184,7 +184,12 @@ SAID = {
     "two that are not": ([("u1", A, 10), ("u2", A, 11)], ()),
     "two that differ": ([("u1", A, 10), ("u2", A, 17)], (0, 1)),
     "two that fail": ([("u1", A, FAILED), ("u2", A, FAILED), ("u2", B, FAILED)], (2,)),
-    "a flip of another regime": ([(OWNER, A, 10), (OWNER, B, 30), ("t1", B, 3, COMPILED)], ()),
+    "another regime by one run": (
+        [(OWNER, A, 10), ("t1", A, 10, COMPILED), ("t1", B, FAILED, COMPILED)],
+        (1, 2),
+    ),
+    "another regime by two runs": ([("t1", A, 10, COMPILED), ("t1", A, 11, COMPILED)], ()),
+    "another regime by the owner": ([(OWNER, A, 10, COMPILED), ("t1", A, 11, COMPILED)], ()),
     "a flip in another regime": (
         [(OWNER, A, 10, COMPILED), (OWNER, B, 30, COMPILED), ("t1", B, 3, COMPILED), ("t1", B, 3)],
         (2,),
