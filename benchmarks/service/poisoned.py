@@ -89,7 +89,7 @@ def false(draw: random.Random, times: Times, hidden: int, name: str, number: int
 
 
 def record(name: str, hidden: int, ms: float | None, *, peak: int | None = None, number: int = 0) -> Record:
-    """A record of an LSTM layer on an H200 as probed, with counted bytes; without a time of one that crashed."""
+    """A record of an LSTM layer on a probed H200, with counted bytes; without a time of one that crashed."""
     timing = None if ms is None else Timing(p20_ms=ms, p50_ms=ms, p80_ms=ms, samples=9)
     first, item = Record.from_json(LINE), registry.implementation("lstm", name)
     problem = registry.operator("lstm").problem(hidden=hidden, batch=32)

@@ -21,7 +21,8 @@ def test_no_honest_record_is_set_aside(few, tmp_path):
     assert poisoned.send(tmp_path / "measured.sqlite", right) == 0
 
 
-def test_it_ends_with_words_where_honest_records_are_set_aside(few, monkeypatch):
+@pytest.mark.usefixtures("few")
+def test_it_ends_with_words_where_honest_records_are_set_aside(monkeypatch):
     made = poisoned.record
 
     def unprobed(*args, **given):
