@@ -19,6 +19,7 @@ from sqlalchemy.engine import Connection
 
 from . import authorships, counters, imported, records, rows
 from .bulk import FEW
+from .engine import definitions
 from .hashing import content_hash
 from .schema import measurements as tables
 from .schema.corrections import Authorship, counts
@@ -40,13 +41,14 @@ Check = Callable[[Connection, Sequence[int]], Iterator[str]]
 
 
 def faults(connection: Connection) -> Iterator[str]:
-    """Faults of a database in words: of the file, of what changed, set aside or not, and of the counts."""
+    """Faults in words: of the file, of what changed, set aside or not, of the counts and of definitions."""
     yield from of_file(connection)
     yield from _by_row(connection, tables.Measurement, "measurement", _of_measurements)
     yield from _by_row(connection, Quarantined, "quarantined record", _of_quarantined)
     yield from _of_authors(connection)
     yield from _of_counts(connection)
     yield from _of_imported(connection)
+    yield from definitions.faults(connection)
 
 
 def of_file(connection: Connection) -> Iterator[str]:

@@ -27,6 +27,7 @@ LEASE_BYTES = 16
 MOST_RETURNS = 5  # of a task in a row without records: workers return it where they are stopped in it
 # a task's reason says how often so far
 RETURNED = re.compile(rf"returned (\d+) of {MOST_RETURNS} times: ")
+RETURNED_BY, FAILED_BY = "returned by ", "failed by "  # before a lease that ended so: the same again is known
 OF_NOBODY = ""  # the token of workers that have the database itself
 
 
@@ -174,41 +175,48 @@ def finish(connection: Connection, *, task: int, lease: str, records: int = 0, r
 
 
 def require_no_more(records: int) -> None:
-    """Raise TaskLost for so many records that a task which is done did not bring when it was."""
+    """Raise TaskLost for so many records that a claim which was ended before did not bring then."""
     if records:
         raise TaskLost(
-            f"The task was done before, by this same claim and without {records} of these records. "
+            f"This claim of the task was ended before, so, and without {records} of these records. "
             "Nothing was stored: send them as measurements, or claim another task."
         )
 
 
-def give_back(connection: Connection, *, task: int, lease: str, reason: str = "", records: int = 0) -> None:
-    """Queue the task again, as if this attempt had not been, but for its records. Raises TaskLost.
+def give_back(connection: Connection, *, task: int, lease: str, reason: str = "", records: int = 0) -> bool:
+    """Queue the task again, as if this attempt had not been, but for its records; False if this claim did so
+    before, and nobody has claimed the task since. Raises TaskLost.
 
     One that was given back MOST_RETURNS times without records, with no other attempt between, has failed with
     the last `reason`: its job would never end. One with records begins the count anew.
     """
-    query = select(Task.reason).where(Task.id == task).with_for_update()
-    before = RETURNED.match(connection.execute(query).scalar_one_or_none() or "")
+    query = select(Task.reason, Task.lease).where(Task.id == task).with_for_update()
+    found = connection.execute(query).one_or_none()
+    if found is not None and found.lease == RETURNED_BY + lease:
+        return False
+    before = RETURNED.match("" if found is None else found.reason)
     returns = 0 if records else 1 + (int(before[1]) if before else 0)
-    values: dict[str, Any] = {
-        "state": QUEUED,
-        "attempts": Task.attempts - 1,
-        "lease": None,
-        "finished_s": None,
-    }
+    values: dict[str, Any] = {"state": QUEUED, "attempts": Task.attempts - 1, "finished_s": None}
     words = f"returned {returns} of {MOST_RETURNS} times" if returns else "returned with records"
     if returns >= MOST_RETURNS:
-        values = {"state": FAILED, "lease": None, "finished_s": now_s()}
+        values = {"state": FAILED, "finished_s": now_s()}
         words = f"returned {returns} times, as often as a task may be"
-    values["reason"] = f"{words}: {reason or 'its worker gave no reason'}"
+    values |= {"lease": RETURNED_BY + lease, "reason": f"{words}: {reason or 'its worker gave no reason'}"}
     _change(connection, _held(task, lease).values(records=Task.records + records, **values), task)
+    return True
 
 
-def fail(connection: Connection, *, task: int, lease: str, reason: str, records: int = 0) -> None:
-    """The attempt failed; the task is queued again while it has attempts left. Raises TaskLost."""
-    values = {"state": _next_state(), "reason": reason, "lease": None, "finished_s": _when_failed()}
-    _change(connection, _held(task, lease).values(records=Task.records + records, **values), task)
+def fail(connection: Connection, *, task: int, lease: str, reason: str, records: int = 0) -> bool:
+    """The attempt failed; the task is queued again while it has attempts left. False if this claim did so
+    before, and nobody has claimed the task since. Raises TaskLost.
+    """
+    query = select(Task.lease).where(Task.id == task).with_for_update()
+    if connection.execute(query).scalar_one_or_none() == FAILED_BY + lease:
+        return False
+    values = {"state": _next_state(), "reason": reason, "finished_s": _when_failed()}
+    values |= {"lease": FAILED_BY + lease, "records": Task.records + records}
+    _change(connection, _held(task, lease).values(values), task)
+    return True
 
 
 def pending(connection: Connection, *, devices: Sequence[str]) -> int:

@@ -57,9 +57,10 @@ class Task(Base):
     """A problem to be measured on a kind of device, and who does it.
 
     `lease` is the secret of the last claim, and the name of the token that made it over the service: whoever
-    shows both is the one that the task was given to. It holds
-    while the clock is within `lease_s` of `renewed_s`, on either side, so that a clock that is set back frees
-    what a dead worker holds, as one that is set forward does.
+    shows both is the one that the task was given to. Once that one has returned the task or failed, words for
+    it stand before, until the next claim. It holds while the clock is within `lease_s` of `renewed_s`, on
+    either side, so that a clock that is set back frees what a dead worker holds, as one that is set forward
+    does.
     """
 
     job_id: Mapped[int] = mapped_column(ForeignKey("job.id"))

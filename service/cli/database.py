@@ -210,7 +210,9 @@ def _again(correction: Correction) -> str:
 
 @app.command()
 def check(database: DatabaseOption = None, as_json: JsonOption = False) -> None:
-    """Read all measurements and compare them with their content hashes and counts. Exits with 1 for a fault.
+    """Compare all measurements with their hashes and counts, and all tables and triggers with new ones.
+
+    Exits with 1 for a fault.
 
     Examples:
 

@@ -257,6 +257,8 @@ def worker() -> FastAPI:
     Thread(target=_end_with_parent, daemon=True).start()
     finish = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     server: uvicorn.Server = finish.__self__  # type: ignore[union-attr]  # whose method it is
+    if server.should_exit:  # by a signal that came before
+        end_at_once(signal.SIGTERM)
     from ..app import from_environment
     from ..settings import Settings
 

@@ -143,7 +143,7 @@ class DatabaseQueue:
 
         conclude = ending(assignment.task, assignment.lease, outcome, reason=reason, brought=len(records))
         with self._store.write() as connection:
-            again = conclude(connection, records) is False
+            again = not conclude(connection, records)
             added = db.records.add(connection, records)
             if again:
                 db.jobs.require_no_more(added)
@@ -220,10 +220,10 @@ def renew(store: Database, task: int, lease: str, token: str = "") -> None:
 
 def ending(
     task: int, lease: str, outcome: str, *, reason: str = "", brought: int = 0, token: str = ""
-) -> Callable[[Any, Sequence[Record]], object]:
+) -> Callable[[Any, Sequence[Record]], bool]:
     """Function that ends a claim within a transaction, with its records, which are so many. It raises
     TaskLost, also for the lease of another token, InvalidRequest for records of something else, and returns
-    False when this claim was ended before: then no new record may come with it.
+    False when this claim was ended so before: then no new record may come with it.
 
     Raises InvalidRequest for an outcome that there is not, for a failure without a reason, and for a task
     that is done with neither records nor a reason.
@@ -239,14 +239,13 @@ def ending(
         )
     held: dict[str, Any] = {"task": task, "lease": db.jobs.bound(lease, token), "records": brought}
 
-    def conclude(connection: Any, records: Sequence[Record]) -> object:
-        found: object = None
+    def conclude(connection: Any, records: Sequence[Record]) -> bool:
         if outcome == DONE:
             found = db.jobs.finish(connection, reason=reason, **held)
         elif outcome == FAILED:
-            db.jobs.fail(connection, reason=reason, **held)
+            found = db.jobs.fail(connection, reason=reason, **held)
         else:
-            db.jobs.give_back(connection, reason=reason, **held)
+            found = db.jobs.give_back(connection, reason=reason, **held)
         _require_of_task(records, *db.jobs.subject(connection, task=task))
         return found
 

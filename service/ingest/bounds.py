@@ -14,6 +14,7 @@ from kernel_selector.kernels.contract.errors import shorten
 from kernel_selector.kernels.contract.hyperparameter import DTYPE
 from kernel_selector.kernels.contract.record import TIMINGS
 from selector.selection.devices import contradiction, stands_for
+from selector.selection.query import ASKED_REGIMES
 from selector.text.units import format_bytes, format_ms
 
 # far more than this package writes itself, whose longest reason among what ships has 353 characters
@@ -86,6 +87,16 @@ def impossible_device(device: Device) -> str | None:
         return f"a {device.name} without {lacking}: expected it as the GPU was probed"
     found = contradiction(device)
     return None if found is None else f"a {device.name} whose figures contradict each other: {found}"
+
+
+def unasked_regime(regime: str) -> str | None:
+    """Objection to a regime that no question asks for, and nothing here measures in; None for others."""
+    if regime in ASKED_REGIMES:
+        return None
+    return (
+        f"of the regime {regime}, which no question asks for: expected {' or '.join(ASKED_REGIMES)}; "
+        "CUDA graphs of a launched layer are times beside its own (graph_forward, graph_forward_backward)"
+    )
 
 
 def impossible_figures(record: Record, device: Device) -> str | None:

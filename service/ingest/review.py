@@ -26,7 +26,7 @@ from selector.selection.confirmation import shipped_problems, unconfirmed
 from selector.selection.evidence import FAILURES, WORDS
 from selector.text.units import format_bytes, format_ms
 
-from .bounds import SIZES, impossible_device, impossible_figures, unknown_version
+from .bounds import SIZES, impossible_device, impossible_figures, unasked_regime, unknown_version
 from .figures import Least, impossible
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ class Review:
         if record.implementation not in registry.implementations(record.problem.operator):
             return f"{record.problem.operator} has no implementation {record.implementation!r} here"
         return (
-            self._of_device(record.device)
+            unasked_regime(record.regime)
+            or self._of_device(record.device)
             or impossible_figures(record, self._device(record.device.key) or record.device)
             or self._of_version(record)
             or impossible(record, self._least_of(record))

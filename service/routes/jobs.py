@@ -95,7 +95,7 @@ def create_profiling_job(
     responses={**CONDITIONAL, **COMMON},
 )
 def list_profiling_jobs(request: Request, cursor: Cursor = None, limit: Limit = 100) -> Response:
-    """All jobs, the oldest first. What workers wrote is for tokens with the scope `admin`."""
+    """All jobs, the oldest first. What workers wrote is for tokens with the scopes `read` and `admin`."""
     found = list_jobs(intake_of(request).database, cursor=cursor, limit=limit)
     return conditional(request, _told(request, found))
 
@@ -107,7 +107,7 @@ def list_profiling_jobs(request: Request, cursor: Cursor = None, limit: Limit = 
     responses={**MISSING, **CONDITIONAL, **COMMON},
 )
 def get_profiling_job(request: Request, number: Number) -> Response:
-    """A job and how far it is. What workers wrote is for tokens with the scope `admin`."""
+    """A job and how far it is. What workers wrote is for tokens with the scopes `read` and `admin`."""
     found = jobs.get_job(intake_of(request).database, number)
     return conditional(request, _without(found, _hidden(request)))
 
@@ -122,7 +122,7 @@ def list_profiling_tasks(
     request: Request, number: Number, cursor: Cursor = None, limit: Limit = 100
 ) -> Response:
     """The tasks of a job: who had them, how often, and why some failed. Workers have the names of hosts, and
-    write of their paths: both are for tokens with the scope `admin`."""
+    write of their paths: both are for tokens with the scopes `read` and `admin`."""
     found = list_tasks(intake_of(request).database, number, cursor=cursor, limit=limit)
     return conditional(request, _told(request, found))
 

@@ -25,6 +25,7 @@ module.main()
         "selection.choose_latency --questions 10",
         "service.extender_latency --pods 3",
         "service.insert_records --records 1000",
+        "service.poisoned",
         "service.queue_faults --tasks 20 --outages 1",
         "service.rest_latency --requests 10",
         "service.service_start --records 1000",

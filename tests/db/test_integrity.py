@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import sqlite3
-from contextlib import closing
 from datetime import UTC, datetime
 
 import pytest
@@ -20,6 +18,7 @@ from kernel_selector.db import (
     submissions,
 )
 from kernel_selector.kernels.contract import SelectorError
+from tests.db.conftest import change
 
 NOW = datetime(2026, 1, 2, tzinfo=UTC)
 # statements that change what is read, and the beginning of the words for it
@@ -129,15 +128,6 @@ def filled(database, make_record):
 
 def test_what_was_stored_has_no_fault(filled):
     assert found_in(filled) == []
-
-
-def change(path, statement):
-    """Execute a statement that triggers would refuse."""
-    with closing(sqlite3.connect(path)) as raw:
-        for (name,) in raw.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-            raw.execute(f"DROP TRIGGER {name}")
-        raw.execute(statement)
-        raw.commit()
 
 
 @pytest.mark.parametrize(("statement", "words"), CHANGES.values(), ids=CHANGES)

@@ -117,6 +117,29 @@ def test_finishing_again_is_known_and_changes_nothing(add, claim, end, status):
     assert status(number) == before
 
 
+@pytest.mark.parametrize("max_attempts", [1, 2])
+@pytest.mark.parametrize("how", [jobs.give_back, jobs.fail])
+def test_returning_or_failing_again_changes_nothing_until_the_next_claim(
+    add, claim, end, status, how, max_attempts
+):
+    number, given = add(1, max_attempts=max_attempts), {"reason": "stopped", "records": 1}
+    claimed = claim()
+    assert end(how, claimed, **given) is True
+    before = status(number)
+    assert end(how, claimed, **given) is False
+    assert status(number) == before
+    (other,) = {jobs.give_back, jobs.fail} - {how}
+    for another, more in ((jobs.finish, {}), (jobs.renew, {}), (other, given)):
+        with pytest.raises(TaskLost):
+            end(another, claimed, **more)
+    assert status(number) == before
+    if claim() is not None:
+        before = status(number)
+        with pytest.raises(TaskLost):
+            end(how, claimed, **given)
+        assert status(number) == before
+
+
 def test_who_lost_a_lease_cannot_finish_what_another_has(add, claim, end, move_clock, status):
     number = add(1)
     slow = claim("slow", lease_s=60)

@@ -248,6 +248,9 @@ def test_failures_and_returns(client):
         task = post(client, "claim", CLAIM)["assignment"]
         end = {"task": task["task"], "lease": task["lease"], "outcome": outcome, "reason": reason}
         post(client, "finish", end)
+        told = client.get(f"/v1/profiling-jobs/{number}/tasks").json()
+        assert post(client, "finish", end)["received"] == 0  # the same again, of an answer that was lost
+        assert client.get(f"/v1/profiling-jobs/{number}/tasks").json() == told
         assert client.get(f"/v1/profiling-jobs/{number}").json()["state"] == state
     (item,) = client.get(f"/v1/profiling-jobs/{number}/tasks").json()["items"]
     assert (item["state"], item["reason"], item["owner"]) == ("failed", "no luck", "w1")

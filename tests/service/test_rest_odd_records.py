@@ -112,6 +112,10 @@ ABSURD = {
     "a slow run of ages": ({"forward__p80_ms": 1e300}, "forward of "),
     "more bytes than there are": ({"memory__peak_bytes": 2**62}, "where a NVIDIA H200 has 14"),
     "more kept than ever needed": ({"memory__peak_bytes": 1}, "held, where 1 B is the most at once"),
+    "a regime that no question has": (
+        {"regime": "graph"},
+        "of the regime graph, which no question asks for: expected launched or compiled",
+    ),
     "a version of one's own": (
         {"implementation_version": "mine"},
         "in a version 'mine' that is unknown here",

@@ -34,6 +34,19 @@ from kernel_selector.service.cli import main
 sys.exit(main())
 """
 
+SIGNALLED = """
+import os, signal, uvicorn
+from kernel_selector.service import app
+from kernel_selector.service.cli import serve
+
+app.from_environment = lambda: print("it loads", flush=True)
+serve._end_with_parent = lambda: None
+server = uvicorn.Server(uvicorn.Config("kernel_selector.service.cli.serve:worker", factory=True))
+with server.capture_signals():
+    os.kill(os.getpid(), signal.SIGTERM)
+    serve.worker()
+"""
+
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full)])
 @pytest.mark.parametrize(
@@ -75,7 +88,7 @@ def test_a_signal_ends_a_start_at_once(
 
 def test_a_worker_ends_at_once_until_it_listens_and_in_order_then(monkeypatch: pytest.MonkeyPatch) -> None:
     class Server:
-        started = False
+        started = should_exit = False
 
         def handle_exit(self, number: int, _: object) -> None:
             ends.append(("in order", number))
@@ -97,3 +110,12 @@ def test_a_worker_ends_at_once_until_it_listens_and_in_order_then(monkeypatch: p
     assert ends[0] == ("at once", signal.SIGTERM)
     assert ends[-1] == ("in order", signal.SIGTERM)
     assert ends.index(("it listens", 0)) == len(ends) - 2
+
+
+def test_a_signal_before_a_worker_loads_ends_it_at_once() -> None:
+    """It was noted by uvicorn alone, which looked at that when all had been loaded, seconds later."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", SIGNALLED], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    out, err = process.communicate(timeout=60)
+    assert (out, err, process.returncode) == ("", "", -signal.SIGTERM)

@@ -28,6 +28,7 @@ from kernel_selector.db import (
     tokens,
 )
 from kernel_selector.db.engine.backup import back_up, restore
+from tests.db.conftest import change
 
 
 @pytest.fixture
@@ -108,10 +109,7 @@ def test_what_is_acknowledged_while_a_backup_is_restored_is_in_one_of_the_files(
 def test_a_backup_with_faults_is_restored_where_that_is_asked_for_alone(path, tmp_path):
     copy = tmp_path / "copy.sqlite"
     back_up(path, copy)
-    with closing(sqlite3.connect(copy)) as connection, connection:
-        for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'trigger'").fetchall():
-            connection.execute(f"DROP TRIGGER {name}")
-        connection.execute("UPDATE measurement SET seed = seed + 1 WHERE id = 2")
+    change(copy, "UPDATE measurement SET seed = seed + 1 WHERE id = 2")
     with pytest.raises(DatabaseCorrupt, match=r"measurement 2 .*--faulty"):
         restore(copy, path, author="ops")
     assert count(path) == 3
