@@ -165,7 +165,9 @@ def test_an_answer_that_nobody_reads_ends_the_connection(connect, monkeypatch):
     connection.sendall(LONG * 4)
     time.sleep(1.0)
     connection.settimeout(0.1)
-    assert any(ended(connection) for _ in range(100))
+    latest = time.monotonic() + 15.0  # on a busy machine the answers that fill the buffers take seconds
+    while not ended(connection):
+        assert time.monotonic() < latest
 
 
 def ended(connection):
