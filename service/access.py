@@ -58,8 +58,8 @@ CLOSED = {path: scope for (_, path), scope in NEEDED.items() if path not in READ
 REFUSED_S = 0.1  # that a request beyond the rate waits for being told so
 BURST_S = 2.0  # of its rate that a token may use at once
 ANONYMOUS = Grant(name="local", scopes=frozenset({"read"}))
-# one text for all of them: neither a wrong nor an old secret is worth a hint
 NO_SUCH_PATH = "The path has a character that no path here has. /openapi.json lists what there is."
+# one text for all of them: neither a wrong nor an old secret is worth a hint
 UNAUTHORIZED = "Expected `Authorization: Bearer` with a valid token: `selector token create` makes one."
 
 

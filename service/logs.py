@@ -14,8 +14,6 @@ from typing import Any
 # a child of uvicorn's logger: its handler and its --log-level apply
 LOGGER = logging.getLogger("uvicorn.error.kernel_selector")
 SILENT_S = 60.0
-
-
 INDENT = "    "  # of the lines of a traceback
 
 

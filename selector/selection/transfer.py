@@ -193,8 +193,7 @@ class Corrections:
             for of_host in (True, False)
         }
         before = doubt(device, origin)
-        spread = math.log(before.wider) / NINE_OF_TEN
-        spread = _spread(map(self.left, every), spread)
+        spread = _spread(map(self.left, every), math.log(before.wider) / NINE_OF_TEN)
         self.doubt = Doubt(
             math.exp(NINE_OF_TEN * spread),
             max(math.expm1(spread), SAME_CAPABILITY.least_gain) if self.count else before.least_gain,
@@ -203,15 +202,12 @@ class Corrections:
     def ratio(self, name: str, shares: tuple[float, float]) -> float:
         """The ratio of an implementation's times, of the device's and the host's as `Between.shares`."""
         device, host = shares
-        return max(device * math.exp(self._of(name, False)), host * math.exp(self._of(name, True)))
+        of_device, of_host = (_factor(self._factors[share], name) for share in (False, True))
+        return max(device * math.exp(of_device), host * math.exp(of_host))
 
     def left(self, one: Seen) -> float:
         """The logarithm of what is left of a measurement when it is corrected."""
-        return one.time - self._of(one.name, one.of_host)
-
-    def _of(self, name: str, of_host: bool) -> float:
-        factors = self._factors[of_host]
-        return factors.get(name, factors[""])
+        return one.time - _factor(self._factors[one.of_host], one.name)
 
 
 class RegimeCorrections:
@@ -232,9 +228,9 @@ class RegimeCorrections:
         self.places: tuple[tuple[Device, int], ...] = (*own, *(beyond.places if beyond else ()))
         self._times: dict[bool, dict[str, float]] = {}
         for of_host in (True, False):
-            mine = [(one, one.time) for one in every if one.of_host == of_host]
+            mine = [one for one in every if one.of_host == of_host] or every
             before = beyond._times[of_host] if beyond else NOTHING_KNOWN
-            self._times[of_host] = _factors(mine or [(one, one.time) for one in every], before)
+            self._times[of_host] = _factors([(one, one.time) for one in mine], before)
         for of_host, times in self._times.items():
             other = self._times[not of_host]
             for name in other.keys() - times.keys():
@@ -244,11 +240,11 @@ class RegimeCorrections:
         )
         usual = beyond.spread if beyond else math.log(SAME_CAPABILITY.wider) / NINE_OF_TEN
         self.spread: float = _spread(
-            (one.time - self._of(one.name, self._times[one.of_host]) for one in every), usual
+            (one.time - _factor(self._times[one.of_host], one.name) for one in every), usual
         )
         usual = beyond.spread_of_bytes if beyond else 0.0
         self.spread_of_bytes: float = _spread(
-            (one.bytes - self._of(one.name, self._bytes) for one in every), usual
+            (one.bytes - _factor(self._bytes, one.name) for one in every), usual
         )
 
     def corrected(self, name: str, estimate: Estimate, shares: tuple[float, float], noise: float) -> Estimate:
@@ -257,16 +253,13 @@ class RegimeCorrections:
         shares: of its time, the device's and the host's as `Between.shares`.
         """
         device, host = (
-            share * math.exp(self._of(name, self._times[of_host]))
+            share * math.exp(_factor(self._times[of_host], name))
             for share, of_host in zip(shares, (False, True), strict=True)
         )
         least_gain = max(math.expm1(self.spread), SAME_CAPABILITY.least_gain, noise)
         timed = estimate.timed(max(device, host), math.exp(NINE_OF_TEN * self.spread), least_gain)
-        size, wider = math.exp(self._of(name, self._bytes)), math.exp(NINE_OF_TEN * self.spread_of_bytes)
+        size, wider = math.exp(_factor(self._bytes, name)), math.exp(NINE_OF_TEN * self.spread_of_bytes)
         return timed.sized(size, wider, math.expm1(self.spread_of_bytes))
-
-    def _of(self, name: str, factors: Mapping[str, float]) -> float:
-        return factors.get(name, factors[""])
 
 
 def seen_at(
@@ -301,6 +294,11 @@ def _factors(
         own = [logarithm - overall for one, logarithm in samples if one.name == name]
         found[name] = overall + _drawn(own, before.get(name, before[""]) - before[""])
     return found
+
+
+def _factor(factors: Mapping[str, float], name: str) -> float:
+    """Log of an implementation's factor, its operator's where it has none."""
+    return factors.get(name, factors[""])
 
 
 def _drawn(logarithms: Sequence[float], towards: float = 0.0) -> float:
