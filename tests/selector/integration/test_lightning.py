@@ -99,9 +99,11 @@ def fitted(when: str, folder: Path, **how: Any) -> Any:
 
 @pytest.mark.parametrize("how", [{}, {"precision": "bf16-mixed"}, {"accumulate_grad_batches": 2}], ids=str)
 def test_losses_are_those_of_the_model_as_it_was(how: dict[str, Any], tmp_path: Path) -> None:
-    expected = fitted("never", tmp_path, **how).losses
-    assert len(expected) == 8
-    for when in ("made", "compiled", "configured", "fitted"):
-        found = fitted(when, tmp_path, **how)
-        assert found.losses == pytest.approx(expected, rel=1e-2 if "precision" in how else 1e-4), when
-        assert selector.restore(found) >= 4
+    # torch's own LSTM under autocast asks oneDNN for one in bfloat16, which fails on a CPU without AVX-512
+    with torch.backends.mkldnn.flags(enabled="precision" not in how):
+        expected = fitted("never", tmp_path, **how).losses
+        assert len(expected) == 8
+        for when in ("made", "compiled", "configured", "fitted"):
+            found = fitted(when, tmp_path, **how)
+            assert found.losses == pytest.approx(expected, rel=1e-2 if "precision" in how else 1e-4), when
+            assert selector.restore(found) >= 4
