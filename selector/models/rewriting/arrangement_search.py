@@ -31,6 +31,7 @@ PASSES = 2 * (Limits.steps + 2)  # of the shortest comparison
 # those that are compiled with replaced layers, and the same without
 OURS_INSIDE = {"compiled_ours": "compiled", "reduce_overhead_ours": "reduce_overhead"}
 NO_LAYERS = "none of its layers can be replaced"
+ALL_COMPILED = "all of its layers are left to the compiler, which is said to be faster"
 NOT_IN_FASTEST = "put back, because the fastest arrangement is without it: {}"
 
 
@@ -219,19 +220,15 @@ class ArrangementSearch:
             self._note_lost(wider, found, fault)
 
     def _kinds_within(self, name: str) -> tuple[ReplacementGroup, ...]:
-        """Replacement groups to compile with: none; those that were decided for CUDA graphs, else those that
-        were kept, else all; for autotuning those of the fastest that was compiled.
+        """Replacement groups to compile with: none, or those that were decided for it; for autotuning those
+        of the fastest that was compiled.
         """
         if self._wanted.fixed:
             return self._trials.kinds
         if name in OURS_INSIDE.values():
             return ()
-        in_graphs = self._trials.in_graphs
-        if name in OURS_INSIDE and name in compilation.GRAPHS and in_graphs is not None:
-            return in_graphs.kinds
         if name in OURS_INSIDE:
-            kept = tuple(kind for kind in self._trials.kinds if kind.name not in self._reasons)
-            return kept or self._trials.kinds
+            return self._trials.inside[name].kinds
         timed = [one for one in self._compiled if one is not None and one.outcome is not None]
         return min(timed, key=_ms).kinds if timed else self._current.kinds
 
@@ -240,7 +237,7 @@ class ArrangementSearch:
         if name in OURS_INSIDE.values() and kinds:
             return f"the layers that were asked for stay: {name}_ours compiles with them"
         if name in OURS_INSIDE and not kinds:
-            return NO_LAYERS
+            return ALL_COMPILED if self._trials.kinds else NO_LAYERS
         budget, seconds = self._wanted.budget, self._expected_s(name)
         if seconds <= budget.left:
             return None

@@ -9,13 +9,14 @@ from torch import nn
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, SelectorError
+from kernel_selector.kernels.contract.record import LAUNCHED
 
 from ...selection.selector import shared_selector
 from .. import layers
 from ..layers import Layer
 from ..saved_tensors import HEAD
 from . import joint_linear as joining
-from .device_times import COMPILED, DeviceTimes
+from .device_times import LEFT_TO_THE_COMPILER, DeviceTimes
 from .heads import place_with, with_linear_heads
 from .joint_linear import Joint
 from .options import DEVICE_TIME, OBJECTIVES, OptimizeOptions, PlanImplementations, device_of
@@ -42,10 +43,11 @@ Left = tuple[str, tuple[str, ...]]  # why a layer is left alone, and the caveats
 
 
 class DecidedLayers:
-    """Decisions for the layers that an example runs of a model.
+    """Decisions for the layers that an example runs of a model: launched, or within a compiled one.
 
-    `in_graphs` of a compiled model they go by the device's time alone. Where what the compiler makes of a
-    layer is the fastest, the layer is left to it.
+    Within a compiled model they go by measurements of layers that are compiled with neighbours, and in CUDA
+    graphs of it by the device's time alone. Where what the compiler makes of a layer is the fastest, the
+    layer is left to it.
     """
 
     def __init__(self, model: nn.Module, example_inputs: Any, options: OptimizeOptions) -> None:
@@ -54,13 +56,18 @@ class DecidedLayers:
         self._listed = layers.find(model, example_inputs)
         self._found = with_linear_heads(model, self._listed, options.outputs)
 
-    def decisions(self, *, in_graphs: bool = False) -> Decisions:
-        """Decisions for the model as it is launched, replayed where that is the objective, or `in_graphs`."""
+    def decisions(self, regime: str = LAUNCHED, *, in_graphs: bool = False) -> Decisions:
+        """Decisions for the model as it is launched, replayed where that is the objective, or as it is
+        compiled, `in_graphs` or without.
+        """
         options = self._options
         by_time = OBJECTIVES[options.objective] == "time"
-        replayed = in_graphs or options.objective == DEVICE_TIME
-        times = DeviceTimes(self._found if by_time else (), self._device, options.database, replayed=replayed)
-        joints, left = self._joints(times) if by_time else ([], [])
+        replayed = in_graphs or (regime == LAUNCHED and options.objective == DEVICE_TIME)
+        by_device = by_time and (replayed or regime == LAUNCHED)
+        times = DeviceTimes(
+            self._found if by_device else (), self._device, options.database, replayed=replayed
+        )
+        joints, left = self._joints(times, regime) if by_time else ([], [])
         joined = {path for joint in joints for path in joint.paths}
         asked = {(layer.path, layer.problem) for layer in self._listed}
         planned, single = PlanImplementations(options.plan), []
@@ -68,7 +75,7 @@ class DecidedLayers:
         for layer in self._found:
             if layer.path in joined:
                 continue
-            decided = self._decided(layer, planned, times, in_graphs)
+            decided = self._decided(layer, planned, times, regime)
             if isinstance(decided, Decision):
                 single.append(decided)
                 caveats |= dict.fromkeys(decided.caveats)
@@ -81,7 +88,7 @@ class DecidedLayers:
         return Decisions(single=single, joints=joints, left=tuple(left), notes=notes)
 
     def _decided(
-        self, layer: Layer, planned: PlanImplementations, times: DeviceTimes, in_graphs: bool
+        self, layer: Layer, planned: PlanImplementations, times: DeviceTimes, regime: str
     ) -> Decision | Left:
         """Decision for a layer that can be replaced, or the reason why it stays."""
         place = place_with(self._model, layer, self._options.outputs)
@@ -89,14 +96,18 @@ class DecidedLayers:
             planned.next(layer, framework_only=True)
             return place, ()
         known = planned.next(layer) or times.faster(layer.problem)
-        if in_graphs and known is not None and known[0] in COMPILED:
+        if regime != LAUNCHED and known is not None and known[0] in LEFT_TO_THE_COMPILER:
             return f"left to the compiler ({known[1]})", ()
-        decided = self._decide(layer, place, known)
-        if in_graphs and isinstance(decided, Decision) and decided.implementation in COMPILED:
+        decided = self._decide(layer, place, known, regime)
+        if regime == LAUNCHED or not isinstance(decided, Decision):
+            return decided
+        if decided.implementation in LEFT_TO_THE_COMPILER:
             return f"left to the compiler ({decided.why})", decided.caveats
         return decided
 
-    def _decide(self, layer: Layer, place: Place, known: tuple[str, str] | None) -> Decision | Left:
+    def _decide(
+        self, layer: Layer, place: Place, known: tuple[str, str] | None, regime: str
+    ) -> Decision | Left:
         """Decision for a layer, or the reason why it stays. `known`: the best implementation for the whole
         model, and why.
         """
@@ -108,6 +119,7 @@ class DecidedLayers:
                 device=self._device,
                 objective=OBJECTIVES[options.objective],
                 override=named,
+                regime=regime,
                 **cast(dict[str, Any], dict(layer.problem.as_dict)),
             )
         except SelectorError as error:
@@ -122,24 +134,26 @@ class DecidedLayers:
             return f"torch's own is chosen ({why})", (gone,) if gone else caveats
         return Decision(layer, place, choice.implementation, why, caveats)
 
-    def _joints(self, times: DeviceTimes) -> tuple[list[Joint], list[LeftAlone]]:
+    def _joints(self, times: DeviceTimes, regime: str) -> tuple[list[Joint], list[LeftAlone]]:
         """Groups of layers to join, and those that cannot be joined with the reason."""
         free = [layer for layer in self._found if self._options.named(layer) is None]
 
         def ms(problem: Problem, name: str | None) -> float | None:
             known = times.ms(problem, name)
-            return self._alone_ms(problem, name) if known is None else known
+            return self._alone_ms(problem, name, regime) if known is None else known
 
         every = joining.joints(self._model, self._example, free, ms)
         refused = [LeftAlone(path=one.path, problem=one.problem, why=one.why) for one in every if one.refused]
         return [one for one in every if not one.refused], refused
 
-    def _alone_ms(self, problem: Problem, name: str | None) -> float | None:
-        """Milliseconds of a layer by itself, launch included, with a named implementation or the fastest."""
+    def _alone_ms(self, problem: Problem, name: str | None, regime: str) -> float | None:
+        """Milliseconds of a layer by itself, launch included, or compiled with neighbours, with a named
+        implementation or the fastest.
+        """
         values: dict[str, Any] = dict(problem.as_dict)
         try:
             choice = shared_selector(self._options.database).choose(
-                problem.operator, device=self._device, **values
+                problem.operator, device=self._device, regime=regime, **values
             )
         except SelectorError:
             return None

@@ -24,7 +24,7 @@ from ...workloads.model import Part
 from ..layers import Layer
 
 # what compiles at its first call: a compiler's user compiles the model, not layer by layer
-COMPILED = ("torch_compile", "torch_compile_recompute")
+LEFT_TO_THE_COMPILER = ("torch_compile", "torch_compile_recompute")
 # as many times as by itself may a layer take the host in a model, between others: BERT- and RoBERTa-large
 # took 1.6 to 2.1 times their layers' sum on the hosts of H200s
 SLOWER_IN_MODELS = 2.0
@@ -42,7 +42,7 @@ class DeviceTimes:
     def __init__(
         self, layers: Sequence[Layer], device: str, database: Any, *, replayed: bool = False
     ) -> None:
-        self._left_out = () if replayed else COMPILED
+        self._left_out = () if replayed else LEFT_TO_THE_COMPILER
         self._prices = prices_on(device, Training(cuda_graphs=replayed), database)
         calls: Counter[Problem] = Counter()
         if self._prices.device.kind == "cuda":

@@ -15,6 +15,7 @@ from torch import nn
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import UnknownOperator
 from kernel_selector.kernels.contract.errors import shorten, suggest
+from kernel_selector.kernels.contract.record import COMPILED
 from kernel_selector.kernels.runtime import torch_compile
 
 from ...errors import InvalidRequest
@@ -80,8 +81,8 @@ def optimize(model: nn.Module, example_inputs: Any, options: OptimizeOptions) ->
                 kept=AS_GIVEN,
             )
         try:
-            in_graphs = _in_graphs(layers, chosen, options, left_out)
-            return _tried(model, example_inputs, options, given, (chosen, in_graphs), left_out, budget)
+            inside = _inside(layers, options, left_out)
+            return _tried(model, example_inputs, options, given, (chosen, inside), left_out, budget)
         except torch.OutOfMemoryError as error:
             given.apply()
             return Report(
@@ -93,18 +94,16 @@ def optimize(model: nn.Module, example_inputs: Any, options: OptimizeOptions) ->
             )
 
 
-def _in_graphs(
-    layers: DecidedLayers,
-    chosen: Decisions,
-    options: OptimizeOptions,
-    left_out: Mapping[str, str],
-) -> Decisions | None:
-    """Decisions for CUDA graphs of the compiled model; None where none are tried, or they are `chosen`."""
-    tried = set(OURS_INSIDE) & set(compilation.GRAPHS) & set(options.arrangements) - set(left_out)
-    if not (options.for_speed_alone and tried):
-        return None
-    found = layers.decisions(in_graphs=True)
-    return None if (found.single, found.joints) == (chosen.single, chosen.joints) else found
+def _inside(
+    layers: DecidedLayers, options: OptimizeOptions, left_out: Mapping[str, str]
+) -> dict[str, Decisions]:
+    """Decisions for the compiled model by the name of the arrangement, of those that are tried; none where
+    what is replaced was asked for.
+    """
+    if not options.for_speed_alone:
+        return {}
+    tried = [name for name in OURS_INSIDE if name in options.arrangements and name not in left_out]
+    return {name: layers.decisions(COMPILED, in_graphs=name in compilation.GRAPHS) for name in tried}
 
 
 def _tried(
@@ -112,26 +111,26 @@ def _tried(
     example_inputs: Any,
     options: OptimizeOptions,
     given: Arrangement,
-    decisions: tuple[Decisions, Decisions | None],
+    decisions: tuple[Decisions, Mapping[str, Decisions]],
     left_out: Mapping[str, str],
     budget: Budget,
 ) -> Report:
     """Replace the layers whose results match and leave the model in its fastest arrangement, where there is a
-    choice; returns the report. `decisions`: those as launched, and those in CUDA graphs of the compiled model
-    where they differ.
+    choice; returns the report. `decisions`: those as launched, and those for the compiled model by the name
+    of the arrangement.
     """
-    chosen, others = decisions
+    chosen, decided_inside = decisions
     training = any(module.training for module in model.modules()) and not torch.is_inference_mode_enabled()
     wanted = _wanted(model, example_inputs, options, training, left_out, budget)
     original = Original(model, example_inputs, gradients=training, outputs=options.outputs)
-    in_graphs = None
-    if others is not None:
-        kinds, _ = _right(model, original, options, others)
-        in_graphs = all_replaced(model, kinds)
+    inside = {}
+    for name, decisions_inside in decided_inside.items():
+        kinds, _ = _right(model, original, options, decisions_inside)
+        inside[name] = all_replaced(model, kinds)
         given.apply()
     kinds, left = _right(model, original, options, chosen)
     steps = Steps(model, example_inputs, gradients=training, outputs=options.outputs)
-    trials = Trials(model, example_inputs, given, all_replaced(model, kinds), steps, in_graphs)
+    trials = Trials(model, example_inputs, given, all_replaced(model, kinds), steps, inside)
     if options.for_speed_alone or set(options.arrangements) - {OURS}:
         verdict = ArrangementSearch(model, trials, wanted).fastest()
     elif kinds:
@@ -143,7 +142,7 @@ def _tried(
         if kind not in verdict.kept:
             left += _left(kind.decisions, kind.joints, verdict.put_back[kind.name])
     replaced = tuple(row for kind in verdict.kept for row in _rows(kind))
-    more = () if others is None or verdict.name not in OURS_INSIDE else others.notes
+    more = decided_inside[verdict.name].notes if verdict.name in decided_inside else ()
     said = headline(steps.passes, verdict.outcome, verdict.step_ms)
     if not options.for_speed_alone and verdict.outcome is None:
         said = NO_ROOM if verdict.kept else UNCHANGED

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -35,8 +36,8 @@ class Trials:
     """Arrangements of a model with all replacements in it: made, timed in turns, and compared with the
     original.
 
-    `ours` has the replacements for a model whose layers are launched, `in_graphs` those for CUDA graphs of
-    what is compiled where they are others.
+    `ours` has the replacements for a model whose layers are launched, `inside` those for a compiled one, by
+    the name of the arrangement.
     """
 
     def __init__(
@@ -46,11 +47,11 @@ class Trials:
         given: Arrangement,
         ours: Trial,
         steps: Steps,
-        in_graphs: Trial | None = None,
+        inside: Mapping[str, Trial] = MappingProxyType({}),
     ) -> None:
         self._model, self._example, self._steps = model, example_inputs, steps
         self.given = Trial(name=AS_GIVEN, arrangement=given)
-        self.ours, self.in_graphs = ours, in_graphs
+        self.ours, self.inside = ours, inside
         self.few = any(map(hooked, model.modules()))
         self._peak = PeakMemory(model)
 
@@ -83,9 +84,7 @@ class Trials:
         before, seconds = self._peak.reserved(), None
         stacks: tuple[ReplayedStack, ...] = ()
         with breaking():
-            every = self.ours
-            if self.in_graphs is not None and not set(kinds) <= set(every.kinds):
-                every = self.in_graphs
+            every = next(one for one in (self.ours, *self.inside.values()) if set(kinds) <= set(one.kinds))
             every.arrangement.apply()
             for kind in every.kinds:
                 if kind not in kinds:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -101,6 +102,32 @@ def test_graphs_of_what_is_compiled_have_the_layers_that_are_fastest_on_the_devi
     assert (report.kept, name_of(model)) == ("reduce_overhead_ours", "reduce_overhead_ours")
     assert [(one.path, one.why) for one in report.replaced] == [("relu", "1 us of the device's time")]
     assert "relu" not in [one.path for one in report.left_alone]
+
+
+@pytest.mark.parametrize("ours", ["launched", "compiled"])
+def test_compiled_models_have_the_layers_that_are_fastest_compiled(
+    x: Tensor, ours: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_one_regime(self: Selector, operator: str, **more: Any) -> Any:
+        fastest = "stand_in" if operator == "relu" and more["regime"] == ours else None
+        found = CHOOSE(self, operator, **{**more, "override": fastest or registry.operator(operator).default})
+        return replace(found, source="model")
+
+    monkeypatch.setattr(Selector, "choose", in_one_regime)
+    steps_take(monkeypatch, KEPT["compiled_ours"])
+    model = Model()
+    report = selector.optimize(model, x, arrangements=("ours", "compiled", "compiled_ours"))
+    rows = {one.name: one for one in report.arrangements}
+    if ours == "launched":
+        assert rows["compiled_ours"].why == (
+            "all of its layers are left to the compiler, which is said to be faster"
+        )
+        assert report.kept == name_of(model) == "compiled"
+    else:
+        assert rows["ours"].why == "none of its layers can be replaced"
+        assert report.kept == name_of(model) == "compiled_ours"
+        assert [one.path for one in report.replaced] == ["relu"]
+        assert "relu" not in [one.path for one in report.left_alone]
 
 
 def test_a_report_has_a_table_and_the_same_as_data(x: Tensor, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from kernel_selector.kernels.contract import Device
 from selector.models import layers
 from selector.models.layers import Layer
 from selector.models.rewriting import joint_linear as joining
-from selector.models.rewriting.device_times import COMPILED, SLOWER_IN_MODELS, DeviceTimes
+from selector.models.rewriting.device_times import LEFT_TO_THE_COMPILER, SLOWER_IN_MODELS, DeviceTimes
 
 pytest.importorskip("transformers", reason="Hugging Face's transformers is not installed")
 
@@ -53,7 +53,7 @@ def test_a_large_batch_gets_what_takes_the_device_less_time() -> None:
         name, why = faster[operator] or ("", "")
         assert name in ("fused", "fused_bit_mask", "from_output", "recompute")
         assert "of the device's time" in why
-    assert all(one is None or one[0] not in COMPILED for one in faster.values())
+    assert all(one is None or one[0] not in LEFT_TO_THE_COMPILER for one in faster.values())
     (joint,) = joining.joints(model, example, found, times.ms)
     assert [layer.path.rpartition(".")[2] for layer in joint.layers] == ["query", "key", "value"]
     assert joint.problem["out_features"] == 3072

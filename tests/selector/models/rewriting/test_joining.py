@@ -26,7 +26,7 @@ pytestmark = pytest.mark.usefixtures("everything_pays")
 
 @pytest.fixture(autouse=True)
 def faster_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DecidedLayers, "_alone_ms", lambda _self, _problem, name: 1.5 if name else 1)
+    monkeypatch.setattr(DecidedLayers, "_alone_ms", lambda _self, _problem, name, _: 1.5 if name else 1)
 
 
 def published(family: str = "Bert", **more: Any) -> Any:
