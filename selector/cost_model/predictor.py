@@ -22,6 +22,7 @@ from .features.spec import FeatureSpec
 from .features.work_ratios import scaled
 from .flat_trees import FlatTrees
 from .intervals import ErrorFactors
+from .least_times import no_shorter
 from .regression import Regression
 from .stored_arrays import unpacked
 
@@ -126,9 +127,15 @@ class Predictor:
                 beyond[place] = _further(self._domain.beyond(seen, device), problem, seen, device)
         asked = [(seen, each) for seen, (each, _) in zip(alike, begun, strict=True) if each]
         estimates = iter(self._estimates(asked, device, known, least_noise) if asked else ())
+        found = [
+            scaled(next(estimates), problem, seen, device) if each else {}
+            for problem, seen, (each, _) in zip(problems, alike, begun, strict=True)
+        ]
         return [
-            _tier(scaled(next(estimates), problem, seen, device) if each else {}, caveats, far)
-            for problem, seen, (each, caveats), far in zip(problems, alike, begun, beyond, strict=True)
+            Tier("model", each, caveats)
+            if far is None
+            else _extrapolated(each, caveats, far, problem, device)
+            for each, (_, caveats), far, problem in zip(found, begun, beyond, problems, strict=True)
         ]
 
     def known(self, names: Sequence[str], implementations: Mapping[str, Implementation]) -> tuple[str, ...]:
@@ -248,12 +255,17 @@ def _whole(size: Floats, rounded: np.ufunc, factor: Floats | float = 1.0) -> Flo
     return found
 
 
-def _tier(estimates: Mapping[str, Estimate], caveats: tuple[str, ...], beyond: Beyond | None) -> Tier:
-    if beyond is None:
-        return Tier("model", estimates, caveats)
+def _extrapolated(
+    estimates: Mapping[str, Estimate],
+    caveats: tuple[str, ...],
+    beyond: Beyond,
+    problem: Problem,
+    device: Device,
+) -> Tier:
+    """The tier of a problem outside of what the model has seen, by what it says and what is possible."""
     wider = {
         name: estimate.extrapolated(beyond.doublings, beyond.least_gain)
-        for name, estimate in estimates.items()
+        for name, estimate in no_shorter(estimates, problem, device).items()
     }
     caveats = (f"Extrapolated: {beyond.words}.", *caveats)
     return Tier("extrapolated", wider, caveats, doublings=beyond.doublings)

@@ -26,6 +26,7 @@ from kernel_selector.kernels.contract.errors import number_of
 
 from ..cost_model.estimate import Estimate, Tier
 from ..cost_model.features.roofline import matmul_rate
+from ..cost_model.least_times import from_memory, no_shorter
 from .evidence import OTHER_MACHINE, Evidence
 from .host_shares import HostShares
 
@@ -113,8 +114,9 @@ def carried(
         caveats = (OF_ANOTHER.format(origin.name), *tier.caveats)
         return tier._replace(estimates=noisier, caveats=caveats, origin=origin)
     known, between = registry.implementations(problem.operator), Between(device, origin, problem["dtype"])
-    estimates = {}
-    for name, estimate in _possible(tier, problem, origin).items():
+    is_measured, estimates = tier.source == "exact", {}
+    found = tier.estimates if is_measured else no_shorter(tier.estimates, problem, origin)
+    for name, estimate in found.items():
         work = known[name].work(problem)
         shares = between.shares(estimate.time_ms, host.ms(name, problem["mode"], work.launches), work)
         estimates[name] = estimate.timed(seen.ratio(name, shares), *seen.doubt)
@@ -122,41 +124,6 @@ def carried(
     by = f", corrected by {number_of(seen.count, 'measurement')} here" if seen.count else ""
     words = f"Carried over from {origin.name}{by}: {nothing}."
     return tier._replace(source=SOURCE, estimates=estimates, caveats=(words, *tier.caveats), origin=origin)
-
-
-def _possible(tier: Tier, problem: Problem, origin: Device) -> Mapping[str, Estimate]:
-    """The estimates; of those that were not measured none below what `origin` takes at least.
-
-    Errors at one problem have much in common: where most are too short, all of them become longer.
-    """
-    if tier.source == "exact":
-        return tier.estimates
-    known = registry.implementations(problem.operator)
-    longer = {
-        name: max(least_ms(known[name].work(problem), origin) / one.time_ms, 1.0) if one.time_ms else 1.0
-        for name, one in tier.estimates.items()
-    }
-    common = median(longer.values())
-    return {name: one.timed(max(longer[name], common), 1.0, 0.0) for name, one in tier.estimates.items()}
-
-
-def least_ms(work: Work, device: Device) -> float:
-    """Milliseconds that a GPU takes at least: the longer of what bytes take, and operations at the highest
-    rate of any dtype, since recurrent layers compute products of float32 in fewer bits.
-
-    Of 35,000 times of an H100 and an H200 that are not the host's one in 3,000 is shorter by 5 % or more.
-    """
-    flops_per_s = max(device.matmul_flops_per_s.values())
-    return 1e3 * max(work.flops / flops_per_s, _from_memory(work, device) / (device.copy_bytes_per_s or 1.0))
-
-
-def _from_memory(work: Work, *devices: Device) -> float:
-    """The bytes that memory moves: where each L2 cache holds what a step does, as the weights of a time loop,
-    those of one step, since the next ones find it there.
-    """
-    steps = max(work.steps, 1.0)
-    a_step = work.moved_bytes / steps
-    return a_step if a_step <= min(one.l2_bytes or 0 for one in devices) else work.moved_bytes
 
 
 def runs_the_same(device: Device, other: Device) -> bool:
@@ -348,9 +315,9 @@ class Between:
         """The ratios of the device's time and of the host's, of which the larger one is that of the time."""
         if not time_ms:
             return 1.0, 1.0
-        from_memory = _from_memory(work, *self._pair)
+        moved_bytes = from_memory(work, *self._pair)
         mine, theirs = (
-            1e3 * math.sqrt(math.hypot((work.flops / flops) ** 2, (from_memory / moved) ** 2))
+            1e3 * math.sqrt(math.hypot((work.flops / flops) ** 2, (moved_bytes / moved) ** 2))
             for flops, moved in zip(self._flops, self._bytes, strict=True)
         )
         if theirs > time_ms:  # from a cache, or faster than large ones are

@@ -4,13 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from kernel_selector.db import Database, models
+from kernel_selector.db import Database, models, records
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from selector import ModelVersionMismatch, Selector
 from selector.cost_model.domain import LEAST_GAIN_OF_WIDTH, UNSEEN_WIDTH, seen_alike
 from selector.cost_model.estimate import LEAST_GAIN, WIDER_TIME, Estimate
+from selector.cost_model.least_times import least_ms
 from selector.cost_model.predictor import Predictor
+from selector.selection.shipped import unpacked
 from tests.selector import replay
 
 LSTM = registry.operator("lstm")
@@ -103,6 +105,27 @@ def test_sizes_that_were_not_seen_are_extrapolated(trained, given, words):
             least, most = by_name[candidate.name].time_interval_ms
             assert high / low > 1.5 * most / least
             assert candidate.memory_interval_bytes[1] > candidate.memory_bytes
+
+
+def test_no_time_is_extrapolated_to_less_than_bytes_and_operations_take(monkeypatch):
+    with Database.open(unpacked()) as database, database.read() as connection:
+        stored = models.latest(connection, operator="rms_norm")
+        device = next(one for one in records.devices(connection) if one.key == "nvidia-h200")
+    operator, known = registry.operator("rms_norm"), registry.implementations("rms_norm")
+    predictor, names = Predictor(stored, operator), ("fused", "torch_rms_norm")
+    short = Estimate(1e-3, 1e-4, 1e-2, 100, 90, 110, 0.01, 0.01)
+    said = dict.fromkeys(names, short)
+    monkeypatch.setattr(predictor, "_estimates", lambda asked, *_: [said] * len(asked))
+    problems = [
+        operator.problem({"rows": rows, "hidden": 4096, "dtype": "bfloat16"}) for rows in (4096, 2**26)
+    ]
+    inside, outside = predictor.tiers(problems, [names] * 2, device=device, software=None, known=known)
+    assert (inside.source, outside.source) == ("model", "extrapolated")
+    assert inside.estimates == said
+    for name, one in outside.estimates.items():
+        least = least_ms(known[name].work(problems[1]), device)
+        assert one.time_ms >= least > 100
+        assert one.high_ms > 10 * one.time_ms
 
 
 def test_a_switch_needs_a_larger_gain_where_it_is_extrapolated(trained):

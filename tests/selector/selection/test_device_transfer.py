@@ -13,6 +13,7 @@ from kernel_selector.kernels import devices, registry
 from kernel_selector.kernels.contract import Device, Record, Status, Work
 from selector import Selector
 from selector.cost_model.estimate import Estimate, Tier
+from selector.cost_model.least_times import least_ms
 from selector.selection import transfer
 from selector.selection.evidence import Evidence
 from selector.selection.host_shares import HostShares
@@ -128,7 +129,7 @@ def predicted(*times_ms: float, source: str = "model") -> tuple[Tier, list[float
     """A tier of as many implementations, and the milliseconds that these take at least on ORIGIN."""
     problem = of_problem().problem
     known = sorted(registry.implementations(LSTM.name).items())[: len(times_ms)]
-    least = [transfer.least_ms(one.work(problem), ORIGIN) for _, one in known]
+    least = [least_ms(one.work(problem), ORIGIN) for _, one in known]
     estimates = {
         name: Estimate(
             time_ms=share * ms,
@@ -173,8 +174,8 @@ def test_a_product_takes_at_least_what_the_highest_rate_allows() -> None:
     """Recurrent layers in float32 go faster than other products of float32."""
     fast = replace(ORIGIN, matmul_flops_per_s={"float32": 1e12, "bfloat16": 1e13})
     of_products = Work(flops=1e10, moved_bytes=8, saved_bytes=0, launches=1, steps=1)
-    assert transfer.least_ms(of_products, fast) == pytest.approx(1.0)
-    assert transfer.least_ms(LOOP, replace(ORIGIN, l2_bytes=None)) == pytest.approx(1.0)
+    assert least_ms(of_products, fast) == pytest.approx(1.0)
+    assert least_ms(LOOP, replace(ORIGIN, l2_bytes=None)) == pytest.approx(1.0)
 
 
 def test_the_host_takes_as_long_as_this_one_does() -> None:
