@@ -20,8 +20,9 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Problem, Work
 
 from ..cost_model.features.roofline import terms_seconds
-from ..selection.evidence import FORWARD_SHARE, Evidence, Measured, StepCosts
+from ..selection.evidence import Evidence
 from ..selection.neighbours import distance, structure, timed_alike
+from ..selection.records import FORWARD_SHARE, Measured, StepCosts
 from ..selection.transfer import SOURCE as TRANSFER
 from ..selection.transfer import Between
 

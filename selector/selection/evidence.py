@@ -9,156 +9,43 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
+from itertools import chain
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Environment, Integer, Problem, Record, Status
 from kernel_selector.kernels.contract.record import LAUNCHED
-from kernel_selector.kernels.versions import standing_for
 
 from ..cost_model.domain import differences, seen_alike, unlike, words_of
-from ..cost_model.estimate import Estimate, Tier, noise_of
+from ..cost_model.estimate import Estimate, Tier
 from ..cost_model.features.work_ratios import work_ratios
 from .host_shares import HostShares
-from .neighbours import MAX_DISTANCE, Good, Neighbours, Similar, distance, is_no_smaller, structure
-from .records import Possible
+from .neighbours import (
+    MAX_DISTANCE,
+    Good,
+    Neighbours,
+    Similar,
+    Words,
+    distance,
+    is_no_smaller,
+    structure,
+    without_sizes,
+)
+from .records import FAILURES, WORDS, Measured, Possible, Setting
 
 if TYPE_CHECKING:
     from kernel_selector.db import Figures
 
-WORDS = {
-    Status.INCORRECT: "gave wrong results",
-    Status.OUT_OF_MEMORY: "ran out of memory",
-    Status.TIMEOUT: "exceeded the time limit",
-    Status.CRASHED: "crashed",
-}
-FAILURES = set(WORDS)
-FORWARD_SHARE = 1 / 3  # of the operations of forward and backward, by count
 # two implementations cannot be told apart on one machine by less than this on another: what was up to 14 %
 # faster on one processor made models slower on others. Of the problems measured on an H200 and on a processor
 # 7 and 9 % have a winner by less than this, and the default there loses 0.5 % of time in the mean
 OTHER_MACHINE = 0.15
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """The circumstances of a measurement: which host, which software, how times were taken."""
-
-    device: Device
-    environment: Environment
-    policy: str
-
-    @property
-    def key(self) -> tuple[str, str, str]:
-        """Equal for equal circumstances."""
-        return self.device.fingerprint, self.environment.fingerprint, self.policy
-
-    def differences(self, here: Device, software: Environment | None) -> list[str]:
-        """Differences from the device and software that were asked about, in words.
-
-        A device that is not of this machine has neither host nor software of its own: then the words
-        say which ones the measurement was taken with.
-        """
-        words = []
-        if self.device.fingerprint != here.fingerprint:
-            host = self.device.host
-            place = f"on another {host}" if host and host == here.host else f"on host {host or 'unknown'}"
-            words.append(f"{place} instead of {here.host}" if here.host not in ("", host) else place)
-        if software is not None:
-            words += software.differences(self.environment)
-        else:
-            words.append(f"torch {self.environment.torch}, driver {self.environment.driver or 'none'}")
-        return words
-
-
-class StepCosts(NamedTuple):
-    """One layer's forward and backward in a training step, as one record measured it.
-
-    `device_ms` is the device's own time, that of a CUDA graph where one was timed (`as_graph`), and
-    `forward_ms` the part of it that is forward; `host_ms` is the time of both launched one by one.
-    `kept_argument_bytes` is None where a record did not count them.
-    """
-
-    device_ms: float
-    forward_ms: float
-    host_ms: float
-    as_graph: bool
-    held_bytes: int
-    peak_bytes: int
-    kept_argument_bytes: int | None
-
-    @classmethod
-    def of(cls, record: Record | Figures) -> StepCosts | None:
-        """The costs of a good record in training; None of any other."""
-        total, graph, memory = record.total, record.graph_forward_backward, record.memory
-        if record.problem["mode"] != "training" or total is None or memory is None:
-            return None
-        host_ms = total.undisturbed_ms
-        share = FORWARD_SHARE if record.forward is None else min(record.forward.undisturbed_ms / host_ms, 1.0)
-        if graph is not None and record.graph_forward is not None:
-            share = min(record.graph_forward.undisturbed_ms / graph.undisturbed_ms, 1.0)
-        device_ms = host_ms if graph is None else min(host_ms, graph.undisturbed_ms)
-        return cls(
-            device_ms=device_ms,
-            forward_ms=device_ms * share,
-            host_ms=host_ms,
-            as_graph=graph is not None,
-            held_bytes=memory.held_bytes,
-            peak_bytes=memory.peak_bytes,
-            kept_argument_bytes=memory.kept_argument_bytes,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """The part of a record that choices need.
-
-    `version` is the present one where the recorded one does the same; `shipped` says whether the record came
-    with this package.
-    """
-
-    version: str
-    status: Status
-    reason: str
-    estimate: Estimate | None
-    measured_at: datetime
-    gate_revision: int = 1
-    costs: StepCosts | None = None  # of a good one in training
-    shipped: bool = False
-
-    @classmethod
-    def of(cls, record: Record | Figures, now: str | None, *, shipped: bool = False) -> Measured:
-        """The part of a record that choices and plans need, where an implementation's version is `now`."""
-        estimate, costs, total, peak = None, None, record.total, record.peak_bytes
-        if record.status is Status.OK and total is not None and peak is not None:
-            estimate = Estimate(
-                time_ms=total.undisturbed_ms,
-                low_ms=total.undisturbed_ms,
-                high_ms=total.p80_ms,
-                memory_bytes=peak,
-                low_bytes=peak,
-                high_bytes=peak,
-                noise=noise_of(total.p20_ms, total.p50_ms, total.p80_ms, total.samples),
-                memory_noise=0.0,
-            )
-            costs = StepCosts.of(record)
-        version = standing_for(
-            record.problem.operator, record.implementation, record.implementation_version, now
-        )
-        revision = record.gate_revision or 1
-        when = record.measured_at
-        return cls(version, record.status, record.reason, estimate, when, revision, costs, shipped)
-
-    def outweighs(self, failure: Measured) -> bool:
-        """Whether this record of a problem counts for more than a failure near it.
-
-        It does, but for results that a gate found wrong which is newer than the one that judged this.
-        """
-        return failure.status is not Status.INCORRECT or self.gate_revision >= failure.gate_revision
+# an implementation that was wrong at this share of problems, and at so many, is expected to be so at other
+# sizes: of what ships, each measurement foretold by the others, 619 of those found so were wrong and 31 right
+MOSTLY_WRONG, LEAST_WRONG = 0.75, 8
 
 
 Group = dict[str, Measured]  # by implementation
@@ -421,7 +308,8 @@ class Evidence:
         Excluded at the problem: by the newest record of this host. Near it: by running out of memory on a
         problem no larger in any size, unless good at one no smaller than that, or by another failure within a
         neighbour's distance; a good record at the problem outweighs that, if judged by a gate as new. Wrong
-        results count on every host. Failures near it but those by memory make the default doubtful alone.
+        results count on every host, and where most problems that differ in sizes alone had them. Failures
+        elsewhere but those by memory make the default doubtful alone.
         """
         newest = self._newest(problem, here)
         excluded = {
@@ -439,22 +327,68 @@ class Evidence:
             kept = name == default and measured.status is not Status.OUT_OF_MEMORY
             words = f"{WORDS[measured.status]} on {other}: {measured.reason}"
             (doubtful if kept else excluded).setdefault(name, words)
+        for name, words in self._mostly_wrong(problem).items():
+            if name not in newest:
+                (doubtful if name == default else excluded).setdefault(name, words)
         return excluded, {name: words for name, words in doubtful.items() if name not in excluded}
 
     @cached_property
     def good(self) -> Good:
         """Problems at which implementations as they are now are good; for what ran out of memory."""
-        return Good(
-            (name, problem)
-            for problem in self.problems.values()
-            for group in self.measured_at(problem).values()
-            for name, one in group.items()
+        return Good((name, problem) for problem in self.problems.values() for name in self._good_at(problem))
+
+    def _good_at(self, problem: Problem) -> set[str]:
+        groups = self.measured_at(problem).values()
+        measured = [one for group in groups for one in group.items()]
+        return {
+            name
+            for name, one in measured
             if (one.status, one.version) == (Status.OK, self.versions.get(name))
-        )
+        }
 
     def failed_alike(self, problem: Problem) -> Iterable[Failure]:
         """Failures on problems of the same structure."""
         return self.failed.get(structure(problem), ())
+
+    def _mostly_wrong(self, problem: Problem) -> dict[str, str]:
+        """Implementations that were wrong at most problems of other sizes, each with that in words."""
+        words, reasons = without_sizes(problem), {}
+        for name, wrong in self.wrong_alike(words).items():
+            count = wrong + self.right_alike(words)[name]
+            if wrong >= max(LEAST_WRONG, MOSTLY_WRONG * count):
+                reasons[name] = f"{WORDS[Status.INCORRECT]} on {wrong} of {count} problems of other sizes"
+        return reasons
+
+    def wrong_alike(self, words: Words) -> Counter[str]:
+        """Numbers of problems with these values beside their sizes at which implementations were wrong."""
+        return self._wrong.get(words, Counter())
+
+    def right_alike(self, words: Words) -> Counter[str]:
+        """Numbers of problems with these values beside their sizes at which implementations were right."""
+        if words not in self._right:
+            found = map(self._good_at, self._by_words.get(words, ()))
+            self._right[words] = Counter(chain.from_iterable(found))
+        return self._right[words]
+
+    @cached_property
+    def _wrong(self) -> Mapping[Words, Counter[str]]:
+        failures = chain.from_iterable(self.failed.values())
+        wrong = {(one, name) for one, _, name, how in failures if how.status is Status.INCORRECT}
+        found: dict[Words, Counter[str]] = defaultdict(Counter)
+        for problem, name in wrong:
+            found[without_sizes(problem)][name] += 1
+        return found
+
+    @cached_property
+    def _right(self) -> dict[Words, Counter[str]]:
+        return {}
+
+    @cached_property
+    def _by_words(self) -> Mapping[Words, list[Problem]]:
+        found: dict[Words, list[Problem]] = defaultdict(list)
+        for problem in self.problems.values():
+            found[without_sizes(problem)].append(problem)
+        return found
 
     def _newest(self, problem: Problem, here: Device) -> dict[str, Measured]:
         """The record of each implementation that says whether it works at the problem."""

@@ -13,8 +13,8 @@ from kernel_selector.kernels.contract import Device, Environment, Problem
 from ..cost_model.estimate import Estimate, Tier
 from ..workloads.imported_columns import OK, STATUSES, Columns, Integers
 from ..workloads.imported_operator import NUMERIC, Value
-from .evidence import WORDS
 from .neighbours import Similar
+from .records import WORDS
 
 Words = tuple[Value, ...]  # the values of all hyperparameters that are no numbers
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
 
@@ -10,6 +11,7 @@ from kernel_selector.kernels.contract import Device, Environment, Problem, Statu
 from ..cost_model.domain import UNSEEN_WIDTH
 from ..cost_model.estimate import Tier
 from .evidence import Evidence, Failure, Groups
+from .neighbours import Words
 
 
 class JointEvidence(Evidence):
@@ -65,6 +67,14 @@ class JointEvidence(Evidence):
         for failure in self._ships.failed_alike(problem):
             if not self._refuted(failure):
                 yield failure
+
+    def wrong_alike(self, words: Words) -> Counter[str]:
+        """Numbers of problems at which implementations were wrong, in both bodies together."""
+        return self._own.wrong_alike(words) + self._ships.wrong_alike(words)
+
+    def right_alike(self, words: Words) -> Counter[str]:
+        """Numbers of problems at which implementations were right, in both bodies together."""
+        return self._own.right_alike(words) + self._ships.right_alike(words)
 
     def _refuted(self, failure: Failure) -> bool:
         """Whether what failed for those who ship it was measured again here, and worked."""

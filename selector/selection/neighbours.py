@@ -23,6 +23,8 @@ MAX_DISTANCE = 0.27
 
 CELL, CELL_SIZES = MAX_DISTANCE * 1.001, 4  # width of a cell, and how many of the sizes make one
 
+Words = tuple[tuple[str, Value], ...]  # values by name
+
 COUNTS = {"layers", "heads"}  # structure, not size: neighbours agree on them
 
 
@@ -52,6 +54,11 @@ def _placed(problem: Problem) -> tuple[tuple[object, ...], list[float]]:
         kept["_placed"] = tuple(words), logarithms
     found: tuple[tuple[object, ...], list[float]] = kept["_placed"]
     return found
+
+
+def without_sizes(problem: Problem) -> Words:
+    """Values of a problem that are no whole numbers: what it has in common with problems of other sizes."""
+    return tuple([(name, value) for name, value in problem.values if type(value) is not int])
 
 
 def is_no_smaller(problem: Problem, other: Problem) -> bool:

@@ -23,7 +23,7 @@ from kernel_selector.kernels.contract.errors import number_of
 from kernel_selector.kernels.contract.record import TIMINGS
 from selector.selection import shipped as shipping
 from selector.selection.confirmation import shipped_problems, unconfirmed
-from selector.selection.evidence import FAILURES, WORDS
+from selector.selection.records import FAILURES, WORDS
 from selector.text.units import format_bytes, format_ms
 
 from .bounds import SIZES, impossible_device, impossible_figures, unasked_regime, unknown_version

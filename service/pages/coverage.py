@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Status
 from selector.selection.catalogue import imported, is_present
-from selector.selection.evidence import FAILURES
+from selector.selection.records import FAILURES
 
 from ..cached import Cached
 

@@ -20,7 +20,7 @@ from selector.planning.drawing import draw
 from selector.planning.layer_costs import Series
 from selector.planning.plan import Plan
 from selector.planning.training_setup import Training
-from selector.selection.evidence import StepCosts
+from selector.selection.records import StepCosts
 from selector.workloads.model import Model, Part, Workload, problem_of
 from selector.workloads.published_models import published
 from tests.selector import replay

@@ -8,7 +8,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Problem, Record
 from kernel_selector.kernels.measure.timing import timing
 from selector.planning.layer_costs import HOST_BOUND, of_the_device
-from selector.selection.evidence import StepCosts
+from selector.selection.records import StepCosts
 from tests.selector import replay
 
 LAYER_NORM = registry.operator("layer_norm")

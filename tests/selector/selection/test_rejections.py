@@ -12,6 +12,7 @@ from kernel_selector.kernels.contract.record import TIMINGS
 from kernel_selector.kernels.gate import REVISION
 from kernel_selector.kernels.versions import holds
 from selector.selection.evidence import Evidence, says_wrong
+from selector.selection.joint_evidence import JointEvidence
 from selector.selection.shipped import rejections
 from tests.selector import replay
 
@@ -60,6 +61,38 @@ def test_a_rejected_default_is_doubtful_and_earlier_code_is_not_concerned() -> N
     assert (excluded, list(doubtful)) == ({}, [DEFAULT])
     old = replace(verdict(), implementation_version="0" * 12)
     assert failures(SMALL, measured, [old]) == ({}, {})
+
+
+@pytest.mark.parametrize("name", ["hoisted", DEFAULT])
+@pytest.mark.parametrize(
+    ("wrong", "right", "expected"), [(8, 0, True), (8, 2, True), (8, 3, False), (7, 0, False)]
+)
+@pytest.mark.parametrize("joint", [False, True])
+def test_what_is_wrong_at_most_sizes_is_expected_to_be_wrong_at_others(
+    name: str, wrong: int, right: int, expected: bool, joint: bool
+) -> None:
+    *measured, asked, other_words = [
+        *replay.problems(
+            hidden=(64,),
+            batch=(8,),
+            seq=[10 * 2**n for n in range(wrong + right + 1)],
+            layers=(1,),
+            mode=("training",),
+        ),
+        *replay.problems(hidden=(64,), batch=(8,), seq=(10,), layers=(1,), mode=("inference",)),
+    ]
+    rejected = [replace(verdict(name), problem=problem) for problem in measured[:wrong]]
+    good = replay.sweep(measured[wrong:])
+    evidence = Evidence(good, VERSIONS, rejected)
+    if joint:
+        evidence = JointEvidence(Evidence(good, VERSIONS, rejected[:3]), Evidence([], VERSIONS, rejected[3:]))
+    excluded, doubtful = evidence.failures(asked, replay.HERE, DEFAULT)
+    reason = f"gave wrong results on {wrong} of {wrong + right} problems of other sizes"
+    reasons = {name: reason} if expected else {}
+    assert (excluded, doubtful) == (({}, reasons) if name == DEFAULT else (reasons, {}))
+    assert evidence.failures(other_words, replay.HERE, DEFAULT) == ({}, {})
+    known = Evidence([*good, *replay.sweep([asked])], VERSIONS, rejected)
+    assert known.failures(asked, replay.HERE, DEFAULT) == ({}, {})
 
 
 def test_they_are_no_measurements() -> None:
