@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.utils.rnn import PackedSequence
 
 from kernel_selector.kernels.contract import SelectorError, UnsupportedProblem
@@ -412,8 +411,23 @@ def _is_plain(one: Any) -> bool:
 
 
 def _called(implementation: nn.Module, parameters: dict[str, Tensor], *given: Any) -> Any:
-    """Output of an implementation with a module's parameters."""
-    return functional_call(implementation, parameters, given) if parameters else implementation(*given)
+    """Output of an implementation with a module's parameters, which it has during the call.
+
+    What torch.func.functional_call does beside, for tied weights and names that are not there, takes Dynamo
+    longer to trace than the implementation.
+    """
+    places: list[tuple[dict[str, Any], str]] = []
+    for path in parameters:
+        parent, _, name = path.rpartition(".")
+        places.append((implementation.get_submodule(parent)._parameters, name))
+    before = [of_module[name] for of_module, name in places]
+    try:
+        for (of_module, name), parameter in zip(places, parameters.values(), strict=True):
+            of_module[name] = parameter
+        return implementation(*given)
+    finally:
+        for (of_module, name), own in zip(places, before, strict=True):
+            of_module[name] = own
 
 
 def _is_looked_into(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
