@@ -17,7 +17,7 @@ from kernel_selector.kernels.contract import Device, Problem, Record, Status
 from ..errors import InvalidRequest, NoMeasurements
 from ..selection.evidence import Evidence
 from ..selection.selector import Selector
-from ..selection.transfer import Corrections, seen_at
+from ..selection.transfer import Corrections, Seen, seen_at
 from . import profile as profiling
 from .events import Event, ProblemStored
 from .run import Run
@@ -232,34 +232,37 @@ def _slower(first: Sequence[Record], again: Sequence[Record]) -> float | None:
 
 def _judged(selector: Selector, device: Device, taken: Sequence[Record]) -> Iterator[tuple[str, Calibrated]]:
     """How far off what was carried over is, by operator, without corrections and with them."""
-    for operator in dict.fromkeys(one.problem.operator for one in taken):
-        origin = selector.others(operator, device)[0]
-        there = selector.evidence(operator, origin.key)
-        known = registry.implementations(operator)
-        versions = {name: one.version for name, one in known.items()}
-        here = Evidence([one for one in taken if one.problem.operator == operator], versions)
-        found = {
-            problem: list(seen_at(problem, here, there, device, origin)) for problem in here.problems.values()
-        }
-        every = [one.time for each in found.values() for one in each]
-        if not every:
+    operators = dict.fromkeys(one.problem.operator for one in taken)
+    origins = {operator: selector.others(operator, device)[0] for operator in operators}
+    every = [one for each in operators for one in _seen(selector, each, device, origins[each], taken)]
+    for operator, origin in origins.items():
+        own = [one for one in every if one.problem.operator == operator]
+        if not own:
             continue
-        left = [
-            other.left(one)
-            for problem, each in found.items()
-            for other in [Corrections(here, there, device, origin, problem)]
-            if other.count
-            for one in each
-        ]
+        left = []
+        for problem in dict.fromkeys(one.problem for one in own):
+            others = [one for one in every if one.problem != problem]
+            seen = Corrections(others, operator, device, origin)
+            left += [seen.left(one) for one in own if one.problem == problem and seen.count]
         yield (
             operator,
             Calibrated(
-                measurements=len(every),
-                factor=math.exp(median(every)),
-                error_before=_error(every),
+                measurements=len(own),
+                factor=math.exp(median(one.time for one in own)),
+                error_before=_error([one.time for one in own]),
                 error_after=_error(left) if left else None,
             ),
         )
+
+
+def _seen(
+    selector: Selector, operator: str, device: Device, origin: Device, taken: Sequence[Record]
+) -> list[Seen]:
+    """What was taken of an operator and was measured on the other device too."""
+    there = selector.evidence(operator, origin.key)
+    versions = {name: one.version for name, one in registry.implementations(operator).items()}
+    here = Evidence([one for one in taken if one.problem.operator == operator], versions)
+    return [one for each in here.problems.values() for one in seen_at(each, here, there, device, origin)]
 
 
 def _error(logarithms: Sequence[float]) -> float:

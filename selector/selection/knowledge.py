@@ -6,6 +6,7 @@ from functools import cache, cached_property
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device
 from kernel_selector.kernels.contract.record import LAUNCHED
 
@@ -14,7 +15,7 @@ from .devices import Resolved, completed, resolve
 from .evidence import Evidence
 from .joint_evidence import JointEvidence
 from .snapshot import NOTHING, Body
-from .transfer import Corrections, RegimeCorrections, alike, best_first, has_rates
+from .transfer import Corrections, RegimeCorrections, Seen, alike, best_first, has_rates, seen_at
 
 if TYPE_CHECKING:
     from ..cost_model.predictor import Predictor
@@ -39,6 +40,7 @@ class Knowledge:
         self._with_shipped = shipped
         self._unusable = ""
         self._joint: dict[tuple[str, str, str], Evidence] = {}
+        self._seen: dict[tuple[str, str], list[Seen]] = {}
         self._corrections: dict[tuple[str, str, str], Corrections] = {}
         self._regime_corrections: dict[tuple[str, str, str], RegimeCorrections | None] = {}
         self._resolved: dict[str | None, Resolved] = {}
@@ -145,9 +147,21 @@ class Knowledge:
         """Corrections of times that are carried over between two devices. Raises as `measurements`."""
         key = operator, device.text, origin.text
         if key not in self._corrections:
-            here, there = self.evidence(operator, device.key), self.evidence(operator, origin.key)
-            self._corrections[key] = Corrections(here, there, device, origin)
+            self._corrections[key] = Corrections(self._seen_on(device, origin), operator, device, origin)
         return self._corrections[key]
+
+    def _seen_on(self, device: Device, origin: Device) -> list[Seen]:
+        """What was measured on both of two GPUs, of all operators."""
+        key = device.text, origin.text
+        if key not in self._seen:
+            found: list[Seen] = []
+            was_measured = device.kind == "cuda" and any(one.key == device.key for one in self.devices)
+            for operator in registry.operators() if was_measured else ():
+                here = self.evidence(operator, device.key)
+                for problem in here.problems.values():
+                    found += seen_at(problem, here, self.evidence(operator, origin.key), device, origin)
+            self._seen[key] = found
+        return self._seen[key]
 
     def regime_corrections(self, operator: str, device: Device, regime: str) -> RegimeCorrections | None:
         """Corrections from launched layers to a regime: of a device, drawn towards those of the one most like

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,12 +11,11 @@ import pytest
 
 from kernel_selector.db import Database, records
 from kernel_selector.kernels import devices, registry
-from kernel_selector.kernels.contract import Device, Record, Status, Work
+from kernel_selector.kernels.contract import Device, Problem, Record, Status, Work
 from selector import Selector
 from selector.cost_model.estimate import Estimate, Tier
 from selector.cost_model.least_times import least_ms
 from selector.selection import transfer
-from selector.selection.evidence import Evidence
 from selector.selection.host_shares import HostShares
 from tests.selector import replay
 
@@ -125,6 +125,21 @@ def test_what_both_caches_hold_from_step_to_step_does_not_go_by_the_memory(
         assert found == pytest.approx(expected, rel=0.01)
 
 
+ALIKE = replace(ORIGIN, name="The same GPU", host="")
+PROBLEMS = list(dict.fromkeys(one.problem for one in MEASURED if one.problem.operator == LSTM.name))
+ACTIVATIONS = [registry.operator("gelu").problem(elements=1024 * size) for size in range(1, 25)]
+
+
+def seen(problem: Problem, time: float, name: str = LSTM.default, *, of_host: bool = True) -> transfer.Seen:
+    """A measurement whose time has this logarithm over what was carried over."""
+    return transfer.Seen(problem, name, of_host=of_host, time=time, bytes=0.0)
+
+
+def corrected(*every: transfer.Seen) -> transfer.Corrections:
+    """Corrections of LSTMs."""
+    return transfer.Corrections(every, LSTM.name, ALIKE, ORIGIN)
+
+
 def predicted(*times_ms: float, source: str = "model") -> tuple[Tier, list[float]]:
     """A tier of as many implementations, and the milliseconds that these take at least on ORIGIN."""
     problem = of_problem().problem
@@ -161,13 +176,12 @@ def test_nothing_is_foretold_to_take_less_than_its_bytes_and_operations(
     source: str, shares: tuple[float, ...], expected: tuple[float, ...]
 ) -> None:
     tier, least = predicted(*shares, source=source)
-    alike, nothing = replace(ORIGIN, name="The same GPU", host=""), Evidence([], {})
-    seen = transfer.Corrections(nothing, nothing, alike, ORIGIN)
-    found = transfer.carried(tier, of_problem().problem, alike, ORIGIN, HostShares([]), seen)
+    nothing = corrected()
+    found = transfer.carried(tier, of_problem().problem, ALIKE, ORIGIN, HostShares([]), nothing)
     for one, ms, share in zip(found.estimates.values(), least, expected, strict=True):
         assert one.time_ms == pytest.approx(share * ms)
-        assert one.low_ms == pytest.approx(one.time_ms / 2 / seen.doubt.wider)
-        assert one.high_ms == pytest.approx(one.time_ms * 2 * seen.doubt.wider)
+        assert one.low_ms == pytest.approx(one.time_ms / 2 / nothing.doubt.wider)
+        assert one.high_ms == pytest.approx(one.time_ms * 2 * nothing.doubt.wider)
 
 
 def test_a_product_takes_at_least_what_the_highest_rate_allows() -> None:
@@ -267,3 +281,37 @@ def test_of_several_the_one_with_the_nearest_memory_answers() -> None:
     ]
     assert [one.name for one in transfer.alike(SLOWER, like)] == ["GPU 0.9", "GPU 2.0", "GPU 4.0"]
     assert transfer.alike(SLOWER, [SLOWER]) == []
+
+
+def test_an_operator_that_was_not_measured_is_corrected_by_the_others() -> None:
+    others = [seen(problem, 0.3, "torch_gelu") for problem in ACTIVATIONS]
+    found = corrected(*others)
+    assert math.log(found.ratio(LSTM.default, (0.0, 1.0))) == pytest.approx(0.3 * 24 / 26)  # the host's
+    assert found.ratio(LSTM.default, (1.0, 0.0)) == 1.0  # the device's, of which nothing was seen
+    assert found.count == len(others)
+    assert found.doubt.wider == pytest.approx(transfer.SAME_CAPABILITY.wider)
+    assert found.doubt.least_gain == pytest.approx(transfer.SAME_CAPABILITY.least_gain)
+
+
+def test_an_operator_is_drawn_towards_all_and_an_implementation_towards_its_operator() -> None:
+    """As far as a mean is by six further measurements."""
+    own = [seen(problem, 0.8) for problem in PROBLEMS[:3]]
+    of_all = 0.0  # the median, of which the most are
+    found = corrected(*own, *(seen(problem, of_all, "torch_gelu") for problem in ACTIVATIONS))
+    of_operator = 0.8 * 3 / 9
+    of_default = of_operator + (0.8 - of_operator) * 3 / 9
+    assert math.log(found.ratio(LSTM.default, (0.0, 1.0))) == pytest.approx(of_default)
+    assert math.log(found.ratio("another", (0.0, 1.0))) == pytest.approx(of_operator)
+
+
+@pytest.mark.parametrize(("apart", "least_gain"), [(0.0, 0.05), (0.4, 0.22)])
+def test_a_switch_has_to_gain_what_differs_within_problems_alone(apart: float, least_gain: float) -> None:
+    names = LSTM.default, "persistent"
+    every = [
+        seen(problem, (-1) ** place * 0.7 + apart * (name == "persistent") * (-1) ** (place // 2), name)
+        for place, problem in enumerate(PROBLEMS[:12])
+        for name in names
+    ]
+    found = corrected(*every)
+    assert found.doubt.wider > 2.0  # all times of a problem are longer, or shorter
+    assert found.doubt.least_gain == pytest.approx(least_gain, abs=0.05 * apart)
