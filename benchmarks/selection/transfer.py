@@ -8,7 +8,8 @@ The first learns cost models from the GPUs that are left, which takes minutes, a
 `transfer_held_out_<device>.json` for each. FILEs are records of sweeps as `python -m kernels.measure --output
 FILE` writes them; the result is `transfer_<device>.json`. Each problem is asked about on the device, and is
 judged by what was measured there: the choice against the fastest, times against times, and how often they are
-in their intervals, which are made for nine of ten; of a held-out GPU once more as after `selector
+in their intervals, which are made for nine of ten; `there` has these figures by whether the other GPU was
+measured at the problem or its cost model predicts it. Of a held-out GPU all once more as after `selector
 calibrate`, whose problems are not judged then. DIR has tables of what torch's own implementations and
 some libraries' attention take on devices of many kinds (`linear.csv.gz`, `devices.csv.gz` and so on): each
 device is foretold from the one most like it that has a time of the same problem, with rates from its data
@@ -19,7 +20,8 @@ from __future__ import annotations
 
 import argparse
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -42,7 +44,7 @@ from selector.selection.host_shares import HostShares
 from selector.selection.selector import Selector
 from selector.selection.shipped import unpacked
 from selector.training.train import train
-from selector.training.verdicts import Contest, summed_up, verdict
+from selector.training.verdicts import Contest, figures, summed_up, verdict
 
 OF_THE_DEVICE = 2.0  # times as long as the host takes: then it is the device that was timed
 
@@ -58,8 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.public:
         found = _public_times.held_out(given.public)
-        for family, figures in found.items():
-            print(family, {name: one for name, one in figures.items() if name != "device"}, sep="\n  ")
+        for family, judged in found.items():
+            print(family, {name: one for name, one in judged.items() if name != "device"}, sep="\n  ")
         _write("transfer_public", {"families": found}, given.results)
         return
     with Database.open(given.database or unpacked()) as database:
@@ -142,18 +144,38 @@ def _copied(database: Database, others: Database, device: Device) -> Iterator[st
 def _judged(database: Database, records: Sequence[Record], device: Device) -> dict[str, Any]:
     """The figures of choices and of times on a device by records of it."""
     found = contests([one for one in records if _is_known(one)], device)
-    choices = asked(Selector(database, frozen=True, shipped=False), [one.query for one in found])
+    selector = Selector(database, frozen=True, shipped=False)
+    choices = asked(selector, [one.query for one in found])
+    verdicts = list(map(verdict, found, choices))
     return {
         "of_device": device.to_dict(),
-        **summed_up(list(map(verdict, found, choices))),
+        **summed_up(verdicts),
         "times": errors(found, choices),
+        "there": {
+            name: {
+                "choices": figures([one for one in verdicts if one.problem in part]),
+                "times": errors(found, choices, part),
+            }
+            for name, part in _by_origin(selector, found, device).items()
+        },
     }
 
 
+def _by_origin(selector: Selector, found: Sequence[Contest], device: Device) -> dict[str, set[Problem]]:
+    """The problems by whether the device from which times are carried over measured or predicts them."""
+    parts: dict[str, set[Problem]] = defaultdict(set)
+    for operator in {one.problem.operator for one in found}:
+        others = selector.others(operator, device)
+        known = selector.evidence(operator, others[0].key).problems if others else {}
+        for one in (each.problem for each in found if each.problem.operator == operator):
+            parts["measured" if one.key in known else "predicted"].add(one)
+    return dict(parts)
+
+
 def _write(name: str, payload: dict[str, Any], results: Path) -> None:
-    for figures in ("all", "times"):
-        if figures in payload:
-            print(payload[figures])
+    for part in ("all", "times"):
+        if part in payload:
+            print(payload[part])
     print(write_result(name, payload, torch_device="cpu", folder=results))
 
 
@@ -162,14 +184,20 @@ def _is_known(record: Record) -> bool:
     return record.implementation in registry.implementations(record.problem.operator)
 
 
-def errors(found: Sequence[Contest], choices: Sequence[Choice]) -> dict[str, Any]:
-    """Errors of all candidates' times, and of the device's: those of more than twice what the host takes."""
+def errors(
+    found: Sequence[Contest], choices: Sequence[Choice], among: Container[Problem] | None = None
+) -> dict[str, Any]:
+    """Errors of all candidates' times, and of the device's: those of more than twice what the host takes.
+
+    among: the problems that count, all when None.
+    """
     host = HostShares((one.problem, *each) for one in found for each in one.times.items())
     pairs = [
         (contest, candidate)
         for contest, choice in zip(found, choices, strict=True)
         for candidate in choice.candidates
         if candidate.time_ms is not None and candidate.name in contest.times
+        if among is None or contest.problem in among
     ]
     of_device = [
         (contest, candidate)

@@ -7,15 +7,18 @@ import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from benchmarks.selection import transfer
 from kernel_selector.db import Database
 from kernel_selector.db import records as stored
+from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Status
 from tests.selector import replay
 
+LSTM = registry.operator("lstm")
 MEASURED = replay.recorded(device_kind="cuda")
 
 
@@ -24,7 +27,7 @@ def alike(record: Record) -> Record:
     return replace(record, device=replace(record.device, name="Another GPU"))
 
 
-def run(folder: Path, sweep: list[Record]) -> dict[str, dict[str, float]]:
+def run(folder: Path, sweep: list[Record]) -> dict[str, Any]:
     """What the command writes of a sweep, for a database of the recorded measurements."""
     path, file = folder / "measurements.sqlite", folder / "sweep.jsonl"
     with Database.open(path, create=True) as database, database.write() as connection:
@@ -32,7 +35,7 @@ def run(folder: Path, sweep: list[Record]) -> dict[str, dict[str, float]]:
     file.write_text("\n".join(one.to_json() for one in sweep))
     transfer.main([str(file), "--database", str(path), "--results", str(folder)])
     (written,) = folder.glob("transfer_*.json")
-    found: dict[str, dict[str, float]] = json.loads(written.read_text())
+    found: dict[str, Any] = json.loads(written.read_text())
     return found
 
 
@@ -42,6 +45,22 @@ def test_a_device_that_is_the_same_is_foretold_without_errors(tmp_path: Path) ->
     assert found["times"]["median_error"] < 1e-9
     assert found["times"]["in_their_intervals"] == 1.0
     assert found["source"].keys() == {"transfer"}
+
+
+def test_problems_that_the_other_device_predicts_are_judged_apart(tmp_path: Path) -> None:
+    keys = sorted({one.problem.key for one in MEASURED})
+    sweep = [alike(one) for one in MEASURED if one.status is Status.OK]
+    larger = [
+        replace(one, problem=LSTM.problem({**one.problem.as_dict, "batch": one.problem["batch"] + 1}))
+        for one in sweep
+        if one.problem.key in keys[::2]
+    ]
+    found = run(tmp_path, [*sweep, *(one for one in larger if one.problem.key not in keys)])
+    parts = found["there"]
+    assert parts.keys() == {"measured", "predicted"}
+    assert sum(one["choices"]["problems"] for one in parts.values()) == found["all"]["problems"]
+    assert sum(one["times"]["candidates"] for one in parts.values()) == found["times"]["candidates"]
+    assert parts["measured"]["times"]["median_error"] < 1e-9 < parts["predicted"]["times"]["median_error"]
 
 
 def test_a_device_that_was_measured_is_refused(tmp_path: Path) -> None:
@@ -135,6 +154,8 @@ def test_each_gpu_of_a_database_is_held_out(tmp_path: Path) -> None:
     found = json.loads((tmp_path / "transfer_held_out_another-gpu.json").read_text())
     assert found["times"]["median_error"] < 1e-9
     assert found["source"].keys() == {"transfer"}
+    assert found["there"].keys() == {"measured"}
+    assert found["there"]["measured"]["times"] == found["times"]
     assert found["calibrated"]["problems"] == 6
     assert found["calibrated"]["times"]["candidates"] < found["times"]["candidates"]
 
