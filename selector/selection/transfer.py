@@ -1,14 +1,14 @@
 """Estimates carried over from a GPU that was measured to one that was not.
 
 A time is carried over by its shares, see `Between`. What an H200 alone knows, so carried to an H100 of
-another host (2,297 problems of all operators, `python -m benchmarks.selection.transfer`): choices lose 3.3 %
-against the fastest, times of the device are off by 10 % (median; by 2 % where both measured the problem), and
-all times, which are mostly the host's, by 16 %. Of what others measured (`... --public`; forward, of 50 us
-and longer), each device foretold from the one most like it, times are off by 3 % to a device of the same
-compute capability (linear layers and attention in bfloat16), and to another one by 11 to 19 % (linear
-layers), 18 % (attention), 15 % (products in float32), 13 % (norms) and 7 to 12 % (activations). How good
-choices are on another compute capability nobody has measured, so that a switch away from the default must
-gain a quarter.
+another host (2,297 problems of all operators, `python -m benchmarks.selection.transfer`): choices lose 2.9 %
+against the fastest, times of the device are off by 9 % (median; by 3 % where both measured the problem), and
+all times, which are mostly the host's, by 14 %, or by 10 % after a calibration. Of what others measured (`...
+--public`; forward, of 50 us and longer), each device foretold from the one most like it, times are off by 3 %
+to a device of the same compute capability (linear layers and attention in bfloat16), and to another one by 11
+to 19 % (linear layers), 18 % (attention), 15 % (products in float32), 13 % (norms) and 7 to 12 %
+(activations). How good choices are on another compute capability nobody has measured, so that a switch away
+from the default must gain a quarter.
 """
 
 from __future__ import annotations
