@@ -123,12 +123,14 @@ def _usable(store: Any, operator: str) -> Finding | None:
     """What is wrong with the latest model, loaded as `choose` loads it; None when nothing is."""
     from selector.cost_model.predictor import Predictor
     from selector.cost_model.stored_models import latest_model
+    from selector.workloads.imported_operator import imported_operators
 
     try:
         with store.read() as connection:
             stored = latest_model(connection, operator)
+            is_imported = operator in imported_operators(connection)
         if stored is not None:
-            Predictor(stored, registry.operator(operator))
+            Predictor(stored, None if is_imported else registry.operator(operator))
     except ModelVersionMismatch as error:
         return Finding(name="model", status="broken", detail=str(error))
     except UnknownOperator as error:

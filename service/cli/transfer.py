@@ -20,6 +20,9 @@ FileArgument = Annotated[Path, typer.Argument(metavar="FILE", help="A file of me
 FormatOption = Annotated[
     str | None, typer.Option("--format", metavar="jsonl|csv|t4|parquet", help="Default: by the file's name.")
 ]
+WrittenFormatOption = Annotated[
+    str | None, typer.Option("--format", metavar="jsonl|csv|t4", help="Default: by the file's name.")
+]
 SourceArgument = Annotated[str, typer.Argument(metavar="FROM", help="A SQLite file, or a URL.")]
 
 NO_SOURCE = "There is nothing to take from, and nothing was changed: name a database that has measurements."
@@ -87,7 +90,7 @@ def import_(
 def export(
     file: FileArgument,
     operator: Annotated[str | None, typer.Option(help="Only its measurements.")] = None,
-    format_: FormatOption = None,
+    format_: WrittenFormatOption = None,
     database: DatabaseOption = None,
     as_json: JsonOption = False,
 ) -> None:

@@ -31,6 +31,13 @@ def document(capsys, *arguments):
     return json.loads(capsys.readouterr().out)
 
 
+def test_doctor_loads_its_model(database, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # the checkout's kernels/ hides Hugging Face's package of that name
+    findings = document(capsys, "doctor", "--database", database)["findings"]
+    (model,) = (one for one in findings if one["name"] == "model")
+    assert (model["status"], model["detail"].split()[0]) == ("ok", foreign.OPERATOR)
+
+
 def test_the_command_line_answers(database, capsys):
     asked = [foreign.OPERATOR, *QUESTION, "--device", "h200", "--database", database]
     assert document(capsys, "choose", *asked)["problem"]["m"] == 64
