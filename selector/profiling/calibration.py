@@ -17,7 +17,7 @@ from kernel_selector.kernels.contract import Device, Problem, Record, Status
 from ..errors import InvalidRequest, NoMeasurements
 from ..selection.evidence import Evidence
 from ..selection.selector import Selector
-from ..selection.transfer import Corrections, Seen, seen_at
+from ..selection.transfer import Corrections, Seen, seen_on_both
 from . import profile as profiling
 from .events import Event, ProblemStored
 from .run import Run
@@ -262,7 +262,7 @@ def _seen(
     there = selector.evidence(operator, origin.key)
     versions = {name: one.version for name, one in registry.implementations(operator).items()}
     here = Evidence([one for one in taken if one.problem.operator == operator], versions)
-    return [one for each in here.problems.values() for one in seen_at(each, here, there, device, origin)]
+    return list(seen_on_both(here, there, device, origin))
 
 
 def _error(logarithms: Sequence[float]) -> float:

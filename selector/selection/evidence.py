@@ -338,11 +338,10 @@ class Evidence:
         return Good((name, problem) for problem in self.problems.values() for name in self._good_at(problem))
 
     def _good_at(self, problem: Problem) -> set[str]:
-        groups = self.measured_at(problem).values()
-        measured = [one for group in groups for one in group.items()]
         return {
             name
-            for name, one in measured
+            for group in self.measured_at(problem).values()
+            for name, one in group.items()
             if (one.status, one.version) == (Status.OK, self.versions.get(name))
         }
 
@@ -352,12 +351,17 @@ class Evidence:
 
     def _mostly_wrong(self, problem: Problem) -> dict[str, str]:
         """Implementations that were wrong at most problems of other sizes, each with that in words."""
-        words, reasons = without_sizes(problem), {}
-        for name, wrong in self.wrong_alike(words).items():
-            count = wrong + self.right_alike(words)[name]
-            if wrong >= max(LEAST_WRONG, MOSTLY_WRONG * count):
-                reasons[name] = f"{WORDS[Status.INCORRECT]} on {wrong} of {count} problems of other sizes"
-        return reasons
+        words = without_sizes(problem)
+        wrong_at = self.wrong_alike(words)
+        if not wrong_at:  # as mostly, and what is right need not be counted
+            return {}
+        right_at = self.right_alike(words)
+        counts = {name: wrong + right_at[name] for name, wrong in wrong_at.items()}
+        return {
+            name: f"{WORDS[Status.INCORRECT]} on {wrong} of {counts[name]} problems of other sizes"
+            for name, wrong in wrong_at.items()
+            if wrong >= max(LEAST_WRONG, MOSTLY_WRONG * counts[name])
+        }
 
     def wrong_alike(self, words: Words) -> Counter[str]:
         """Numbers of problems with these values beside their sizes at which implementations were wrong."""

@@ -15,7 +15,7 @@ from .devices import Resolved, completed, resolve
 from .evidence import Evidence
 from .joint_evidence import JointEvidence
 from .snapshot import NOTHING, Body
-from .transfer import Corrections, RegimeCorrections, Seen, alike, best_first, has_rates, seen_at
+from .transfer import Corrections, RegimeCorrections, Seen, alike, best_first, has_rates, seen_on_both
 
 if TYPE_CHECKING:
     from ..cost_model.predictor import Predictor
@@ -157,9 +157,8 @@ class Knowledge:
             found: list[Seen] = []
             was_measured = device.kind == "cuda" and any(one.key == device.key for one in self.devices)
             for operator in registry.operators() if was_measured else ():
-                here = self.evidence(operator, device.key)
-                for problem in here.problems.values():
-                    found += seen_at(problem, here, self.evidence(operator, origin.key), device, origin)
+                here, there = (self.evidence(operator, one.key) for one in (device, origin))
+                found += seen_on_both(here, there, device, origin)
             self._seen[key] = found
         return self._seen[key]
 

@@ -191,8 +191,7 @@ class RegimeCorrections:
     def __init__(
         self, here: Evidence, launched: Evidence, device: Device, beyond: RegimeCorrections | None = None
     ) -> None:
-        problems = here.problems.values()
-        every = [one for problem in problems for one in seen_at(problem, here, launched, device, device)]
+        every = list(seen_on_both(here, launched, device, device))
         own = ((device, len(every)),) if every else ()
         self.places: tuple[tuple[Device, int], ...] = (*own, *(beyond.places if beyond else ()))
         self._times: dict[bool, dict[str, float]] = {}
@@ -231,10 +230,15 @@ class RegimeCorrections:
         return timed.sized(size, wider, math.expm1(self.spread_of_bytes))
 
 
-def seen_at(
+def seen_on_both(here: Evidence, there: Evidence, device: Device, origin: Device) -> Iterator[Seen]:
+    """The measurements on a device of what was measured on another one too, of one operator."""
+    for problem in here.problems.values():
+        yield from _seen_at(problem, here, there, device, origin)
+
+
+def _seen_at(
     problem: Problem, here: Evidence, there: Evidence, device: Device, origin: Device
 ) -> Iterator[Seen]:
-    """The measurements of a problem on a device that another one was measured at too."""
     mine = next(here.measured(problem, device, None), None)
     theirs = next(there.measured(problem, origin, None), None)
     if mine is None or theirs is None:

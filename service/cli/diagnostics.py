@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
@@ -98,13 +98,14 @@ def _database(database: str | Path | None) -> Iterator[Finding]:
 def _contents(store: Any) -> Iterator[Finding]:
     from kernel_selector.db import records
     from selector.cost_model.stored_models import model_listing
+    from selector.workloads.imported_operator import imported_operators
 
     with store.read() as connection:
         total = records.total(connection)
     yield Finding(name="database", status="ok", detail=f"{store.location}, {total} records")
     try:
         with store.read() as connection:
-            listing = model_listing(connection)
+            listing, imported = model_listing(connection), imported_operators(connection)
     except ModelVersionMismatch as error:
         yield Finding(name="model", status="broken", detail=str(error))
         return
@@ -116,21 +117,19 @@ def _contents(store: Any) -> Iterator[Finding]:
     for operator, model in latest.items():
         when = f"{model['created_at']:%Y-%m-%d %H:%M} UTC"
         detail = f"{operator} {model['version']}, trained {when}"
-        yield _usable(store, operator) or Finding(name="model", status="ok", detail=detail)
+        yield _usable(store, operator, imported) or Finding(name="model", status="ok", detail=detail)
 
 
-def _usable(store: Any, operator: str) -> Finding | None:
+def _usable(store: Any, operator: str, imported: Container[str]) -> Finding | None:
     """What is wrong with the latest model, loaded as `choose` loads it; None when nothing is."""
     from selector.cost_model.predictor import Predictor
     from selector.cost_model.stored_models import latest_model
-    from selector.workloads.imported_operator import imported_operators
 
     try:
         with store.read() as connection:
             stored = latest_model(connection, operator)
-            is_imported = operator in imported_operators(connection)
         if stored is not None:
-            Predictor(stored, None if is_imported else registry.operator(operator))
+            Predictor(stored, None if operator in imported else registry.operator(operator))
     except ModelVersionMismatch as error:
         return Finding(name="model", status="broken", detail=str(error))
     except UnknownOperator as error:
