@@ -66,12 +66,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     count, turns = (1, 1) if options.smoke else (LAYERS, options.turns)
     rows = []
     for operator, layer in OPERATORS.items():
-        for name in ON_CPU if torch_device == "cpu" else ON_GPU:
-            make = partial(layer, FEATURES, FEATURES, implementation=name)
-            rows.append(
-                {"operator": operator, "implementation": name, **_row(make, count, turns, torch_device)}
-            )
-            print(_words(rows[-1]), flush=True)
+        name = ON_CPU if torch_device == "cpu" else ON_GPU
+        make = partial(layer, FEATURES, FEATURES, implementation=name)
+        found = _row(make, count, turns, torch_device)
+        rows.append({"operator": operator, "implementation": name, **found})
+        print(_words(rows[-1]), flush=True)
     title = f"compile_time_{identify(torch_device).key}"
     payload = {"layers": count, "rows": rows}
     print(write_result(title, payload, torch_device=torch_device, commit=options.commit, folder=folder))
