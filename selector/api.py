@@ -146,9 +146,10 @@ def optimize(
         Used outputs. With the loss alone, the heads of Hugging Face's BERT and RoBERTa for masked words, and
         of GPT-2, compute it without logits, and return none for calls with labels.
     arrangements : sequence of str, optional
-        What is tried beside the model as it is, among "ours" (replaced layers), "replayed", "compiled",
-        "compiled_ours", "reduce_overhead", "reduce_overhead_ours" and "max_autotune". When None all but the
-        last for speed alone, and "ours" with a memory limit, a plan, overrides or objective "memory".
+        What is tried beside the model as it is, among "ours" (replaced layers), "replayed",
+        "replayed_ours", "compiled", "compiled_ours", "reduce_overhead", "reduce_overhead_ours" and
+        "max_autotune". When None all but the last for speed alone, and "ours" with a memory limit, a plan,
+        overrides or objective "memory".
     budget : float or str
         Seconds, or text such as "10m", for all that is tried, 60 when not given. What has begun is finished,
         and no compilation begins that is expected to take longer than what is left.

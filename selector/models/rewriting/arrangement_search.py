@@ -21,8 +21,8 @@ from .equivalence import Original
 from .paired_timing import Limits, Outcome, chained
 from .report import TriedArrangement, factor
 from .timing import Steps
-from .trial import OURS, ReplacementGroup, Trial, TrialFailed, all_replaced, words_of
-from .trials import AS_GIVEN, FEW, LEAST_SECONDS, REPLAYED, Trials
+from .trial import OURS, ReplacementGroup, Trial, TrialFailed, alike, all_replaced, words_of
+from .trials import AS_GIVEN, FEW, LEAST_SECONDS, REPLAYED, REPLAYED_OURS, Trials
 
 MOST_SECONDS = 10.0  # for one comparison
 SET_ASIDE = 0.75  # of the time, at most, for the first compilation
@@ -30,6 +30,8 @@ PASSES = 2 * (Limits.steps + 2)  # of the shortest comparison
 
 # those that are compiled with replaced layers, and the same without
 OURS_INSIDE = {"compiled_ours": "compiled", "reduce_overhead_ours": "reduce_overhead"}
+NO_STACK = "it has no stack of blocks that can be replayed"
+ALIKE = "its layers are those that are replayed already"
 NO_LAYERS = "none of its layers can be replaced"
 ALL_COMPILED = "all of its layers are left to the compiler, which is said to be faster"
 NOT_IN_FASTEST = "put back, because the fastest arrangement is without it: {}"
@@ -85,6 +87,8 @@ class ArrangementSearch:
         self._stacks: tuple[ReplayedStack, ...] = ()
         self._rows: dict[str, TriedArrangement] = {}
         self._compiled: list[Trial | None] = []  # None for those that failed
+        # the fastest that is not compiled
+        self._launched: tuple[Trial, tuple[ReplayedStack, ...]] = (self._current, self._stacks)
         self._to_come = 0  # comparisons, at least
 
     def fastest(self) -> SearchResult:
@@ -117,7 +121,8 @@ class ArrangementSearch:
     def _order(self) -> list[str]:
         """Names in the order in which they are tried: what takes no compiler first."""
         names = [name for name in self._wanted.names if not (self._wanted.fixed and name == OURS)]
-        if self._wanted.for_replay:
+        if self._wanted.for_replay:  # with layers that were chosen for it
+            names = [name for name in names if name != REPLAYED_OURS]
             names.sort(key=lambda name: name != REPLAYED)
         return names
 
@@ -137,8 +142,8 @@ class ArrangementSearch:
             self._leave_out(name, self._wanted.left_out[name])
         elif name == OURS:
             self._add_groups()
-        elif name == REPLAYED:
-            self._replay()
+        elif name in (REPLAYED, REPLAYED_OURS):
+            self._replay(name)
         else:
             self._compile(name)
 
@@ -170,18 +175,24 @@ class ArrangementSearch:
         else:
             self._leave_out(OURS, "no kind of its layers makes a step faster")
 
-    def _replay(self) -> None:
-        """Replay the blocks of the current arrangement as CUDA graphs where that is faster."""
+    def _replay(self, name: str) -> None:
+        """Replay blocks as CUDA graphs where that is faster: of the current arrangement, or with the layers
+        that are fastest there.
+        """
+        kinds = self._kinds_replayed(name)
+        if isinstance(kinds, str):
+            self._leave_out(name, kinds)
+            return
         alone = self._trials.take(self._current, Limits.steps)
         try:
-            wider = self._trials.made(REPLAYED, self._current.kinds, replayed=True)
+            wider = self._trials.made(name, kinds, replayed=True)
         except TrialFailed as error:
-            self._stacks = (ReplayedStack(path="", blocks=0, refused=str(error)),)
-            self._leave_out(REPLAYED, str(error))
+            self._not_replayed((ReplayedStack(path="", blocks=0, refused=str(error)),))
+            self._leave_out(name, str(error))
             return
-        self._stacks = wider.stacks
         if not wider.replayed:
-            self._leave_out(REPLAYED, "it has no stack of blocks that can be replayed")
+            self._not_replayed(wider.stacks)
+            self._leave_out(name, NO_STACK)
             return
         found = self._compared(wider, alone)
         wider = self._with_peak(wider)
@@ -189,11 +200,33 @@ class ArrangementSearch:
         if fault is None and self._taken(wider, found):
             self._note(self._current)
         else:
-            self._stacks = _refused(self._stacks, fault or words_of(found))
+            self._not_replayed(_refused(wider.stacks, fault or words_of(found)))
             self._note_lost(wider, found, fault)
 
+    def _kinds_replayed(self, name: str) -> tuple[ReplacementGroup, ...] | str:
+        """Replacement groups to replay blocks with, or the reason why they are not replayed."""
+        if name == REPLAYED:
+            return self._current.kinds
+        if self._wanted.fixed:
+            return f"the layers that were asked for stay: {REPLAYED} has them"
+        there, kinds = self._rows.get(REPLAYED), self._trials.inside[name].kinds
+        if there is not None and there.why == NO_STACK:
+            return NO_STACK
+        if not kinds:
+            return NO_LAYERS
+        return ALIKE if self._current.replayed and alike(kinds, self._current.kinds) else kinds
+
+    def _not_replayed(self, stacks: tuple[ReplayedStack, ...]) -> None:
+        """Note stacks that are not replayed, unless the current arrangement replays some."""
+        if not self._current.replayed:
+            self._stacks = stacks
+
     def _compile(self, name: str) -> None:
-        """Compile the whole model where that is faster, fits and computes the same."""
+        """Compile the whole model where that is faster and fits; that it computes the same is left to
+        the end, since that may take another compilation.
+        """
+        if not self._compiled:
+            self._launched = (self._current, self._stacks)
         kinds = self._kinds_within(name)
         reason = self._why_not(name, kinds)
         if reason is not None:
@@ -211,7 +244,7 @@ class ArrangementSearch:
         fault = None
         if isinstance(found, Outcome) and found.faster:
             wider = self._with_peak(wider)
-            fault = self._fault(wider)
+            fault = self._too_large(wider)
         self._compiled.append(replace(wider, outcome=None if fault else self._against_given(found)))
         if fault is None and self._taken(wider, found):
             self._stacks = _refused(self._stacks, f"the model is faster {name}")
@@ -230,7 +263,7 @@ class ArrangementSearch:
         if name in OURS_INSIDE:
             return self._trials.inside[name].kinds
         timed = [one for one in self._compiled if one is not None and one.outcome is not None]
-        return min(timed, key=_ms).kinds if timed else self._current.kinds
+        return min(timed, key=self._step_of).kinds if timed else self._current.kinds
 
     def _why_not(self, name: str, kinds: tuple[ReplacementGroup, ...]) -> str | None:
         """Reason why an arrangement is not compiled, or None."""
@@ -250,12 +283,12 @@ class ArrangementSearch:
         last = next((one.compile_s for one in reversed(self._compiled) if one is not None), None)
         return expected_seconds(self._model, name, last)
 
-    def _fault(self, wider: Trial) -> str | None:
-        """Reason why an arrangement that is faster cannot stay: its memory or its results. None: it can."""
-        fault = self._too_large(wider)
+    def _fault(self, compiled: Trial) -> str | None:
+        """Reason why a compiled arrangement cannot stay: its memory or its results. None: it can."""
+        fault = self._too_large(self._with_peak(compiled))
         if fault is not None or self._wanted.original is None:
             return fault
-        return self._trials.differs(wider, self._wanted.original)
+        return self._trials.differs(compiled, self._wanted.original)
 
     def _too_large(self, wider: Trial) -> str | None:
         """Reason why a step of an arrangement takes too much memory, or None."""
@@ -309,7 +342,11 @@ class ArrangementSearch:
         return None if self._current.outcome is None else chained(self._current.outcome, found)
 
     def _settle(self) -> None:
-        """Compare what was added step by step with the model as given, which stays where it is no slower."""
+        """Check the fastest where it is compiled, and compare what was added step by step with the model as
+        given, which stays where it is no slower.
+        """
+        while self._current.compile_s is not None and (fault := self._fault(self._current)):
+            self._fall_back(fault)
         if self._current is self._trials.given or self._last or self._wanted.fixed:
             return
         self._to_come, best, self._current = 0, self._current, self._trials.given
@@ -322,6 +359,26 @@ class ArrangementSearch:
             self._reasons |= {kind.name: words for kind in best.kinds}
             self._stacks = _refused(self._stacks, words)
             self._note_lost(best, self._last)
+
+    def _fall_back(self, fault: str) -> None:
+        """Make the next fastest the current arrangement, in place of one that cannot stay."""
+        wrong = self._current
+        self._rows[wrong.name] = _row(wrong, fault)
+        compiled = (one for one in self._compiled if one is not None and one.outcome is not None)
+        able = [one for one in compiled if one.name != wrong.name]
+        self._compiled = [one if one in able else None for one in self._compiled]
+        launched, stacks = self._launched
+        best = min((launched, *able), key=self._step_of)
+        self._current, self._last = best, ""
+        if best is launched:
+            self._stacks = stacks
+        self._note(best)
+
+    def _step_of(self, trial: Trial) -> float:
+        """Milliseconds of a step of an arrangement; infinite where it was not timed."""
+        if trial.outcome is not None:
+            return trial.outcome.after_ms
+        return (self._step_ms or 0.0) if trial is self._trials.given else float("inf")
 
     def _note(self, trial: Trial) -> None:
         self._rows[trial.name] = _row(self._with_peak(trial))
@@ -372,10 +429,6 @@ def _row(trial: Trial, why: str | None = None) -> TriedArrangement:
         replaced=trial.layers,
         why=why,
     )
-
-
-def _ms(trial: Trial) -> float:
-    return float("inf") if trial.outcome is None else trial.outcome.after_ms
 
 
 def _refused(stacks: Sequence[ReplayedStack], words: str) -> tuple[ReplayedStack, ...]:

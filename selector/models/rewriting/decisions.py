@@ -56,9 +56,9 @@ class DecidedLayers:
         self._listed = layers.find(model, example_inputs)
         self._found = with_linear_heads(model, self._listed, options.outputs)
 
-    def decisions(self, regime: str = LAUNCHED, *, in_graphs: bool = False) -> Decisions:
-        """Decisions for the model as it is launched, replayed where that is the objective, or as it is
-        compiled, `in_graphs` or without.
+    def decisions(self, regime: str = LAUNCHED, in_graphs: bool = False) -> Decisions:
+        """Decisions for the model as it is launched or compiled, by the host or `in_graphs`, as where that is
+        the objective.
         """
         options = self._options
         by_time = OBJECTIVES[options.objective] == "time"

@@ -15,7 +15,7 @@ from torch import nn
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import UnknownOperator
 from kernel_selector.kernels.contract.errors import shorten, suggest
-from kernel_selector.kernels.contract.record import COMPILED
+from kernel_selector.kernels.contract.record import COMPILED, LAUNCHED
 from kernel_selector.kernels.runtime import torch_compile
 
 from ...errors import InvalidRequest
@@ -35,7 +35,7 @@ from .report import LeftAlone, Replaced, Report, TriedArrangement, headline
 from .swap import Decision, put_back, swap, undo
 from .timing import Steps
 from .trial import OURS, ReplacementGroup, all_replaced, first_line
-from .trials import AS_GIVEN, REPLAYED, Trials
+from .trials import AS_GIVEN, REPLAYED, REPLAYED_OURS, Trials
 
 PUT_BACK = "put back, because the model computed something else: "
 RAISED = "put back, because the model raised "
@@ -49,6 +49,11 @@ OVERWRITTEN = (
     "mode='reduce-overhead': clone what is kept for longer."
 )
 NO_GPU = "it needs an NVIDIA GPU"
+# regimes of the arrangements that have replaced layers of their own, and whether CUDA graphs launch them
+INSIDE = {
+    REPLAYED_OURS: (LAUNCHED, True),
+    **{name: (COMPILED, name in compilation.GRAPHS) for name in OURS_INSIDE},
+}
 ON_GPUS_ALONE = ("reduce_overhead", "reduce_overhead_ours")  # autotuning is of use elsewhere, too
 UNSEEN = (
     "left as it was, because nothing that the model gives for the example can be compared: expected floating-"
@@ -97,13 +102,13 @@ def optimize(model: nn.Module, example_inputs: Any, options: OptimizeOptions) ->
 def _inside(
     layers: DecidedLayers, options: OptimizeOptions, left_out: Mapping[str, str]
 ) -> dict[str, Decisions]:
-    """Decisions for the compiled model by the name of the arrangement, of those that are tried; none where
-    what is replaced was asked for.
+    """Decisions for the replayed and the compiled model by the name of the arrangement, of those that are
+    tried; none where what is replaced was asked for.
     """
     if not options.for_speed_alone:
         return {}
-    tried = [name for name in OURS_INSIDE if name in options.arrangements and name not in left_out]
-    return {name: layers.decisions(COMPILED, in_graphs=name in compilation.GRAPHS) for name in tried}
+    tried = [name for name in INSIDE if name in options.arrangements and name not in left_out]
+    return {name: layers.decisions(*INSIDE[name]) for name in tried}
 
 
 def _tried(
@@ -116,8 +121,8 @@ def _tried(
     budget: Budget,
 ) -> Report:
     """Replace the layers whose results match and leave the model in its fastest arrangement, where there is a
-    choice; returns the report. `decisions`: those as launched, and those for the compiled model by the name
-    of the arrangement.
+    choice; returns the report. `decisions`: those as launched, and those for the replayed and the compiled
+    model by the name of the arrangement.
     """
     chosen, decided_inside = decisions
     training = any(module.training for module in model.modules()) and not torch.is_inference_mode_enabled()
@@ -212,8 +217,8 @@ def _left_out(model: nn.Module, options: OptimizeOptions) -> dict[str, str]:
         found = dict.fromkeys(compiled, reason)
     elif not device.startswith("cuda"):
         found = {name: NO_GPU for name in compiled if name in ON_GPUS_ALONE}
-    if REPLAYED in options.arrangements and (reason := _not_replayed(model)):
-        found[REPLAYED] = reason
+    if reason := _not_replayed(model):
+        found |= {name: reason for name in (REPLAYED, REPLAYED_OURS) if name in options.arrangements}
     return found
 
 

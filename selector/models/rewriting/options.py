@@ -29,7 +29,7 @@ DEVICE_TIME = "device_time"  # the objective of steps that are replayed as CUDA 
 OBJECTIVES = {"throughput": "time", "memory": "memory", DEVICE_TIME: "time"}
 # what a search can try beside the model as given, the cheapest first
 ARRANGEMENTS = (
-    *("ours", "replayed", "compiled", "compiled_ours"),
+    *("ours", "replayed", "replayed_ours", "compiled", "compiled_ours"),
     *("reduce_overhead", "reduce_overhead_ours", "max_autotune"),
 )
 TRIED = ARRANGEMENTS[:-1]  # where no names are given: autotuning takes several minutes

@@ -62,6 +62,16 @@ class Trial:
         return sum(kind.layers for kind in self.kinds)
 
 
+def alike(ones: Sequence[ReplacementGroup], others: Sequence[ReplacementGroup]) -> bool:
+    """Whether two lists of groups give the same layers the same implementations."""
+    return _replaced(ones) == _replaced(others)
+
+
+def _replaced(kinds: Sequence[ReplacementGroup]) -> set[tuple[str, ...]]:
+    single = {(one.layer.path, one.implementation) for kind in kinds for one in kind.decisions}
+    return single.union(tuple(joint.paths) for kind in kinds for joint in kind.joints)
+
+
 def all_replaced(model: nn.Module, kinds: Sequence[ReplacementGroup]) -> Trial:
     """Arrangement that a model has now, with all these replacement groups."""
     return Trial(name=OURS, arrangement=Arrangement(OURS, model), kinds=tuple(kinds))

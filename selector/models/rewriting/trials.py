@@ -21,14 +21,14 @@ from .paired_timing import Limits, Outcome, Turn, outcome, time_pairs
 from .peak_memory import PeakMemory, give_memory_back
 from .swap import undo
 from .timing import Steps
-from .trial import ReplacementGroup, Trial, TrialFailed, breaking
+from .trial import OURS, ReplacementGroup, Trial, TrialFailed, breaking
 
 LEAST_SECONDS = 2.0  # for one comparison
 FEW = 1.0  # the same where modules have hooks: what these do beside, they do at every step
 
 # what torch.compile looks at of an input that may be changed in place
 LOOKED_AT = r"The \.grad attribute of a Tensor that is not a leaf"
-AS_GIVEN, REPLAYED = "as given", "replayed"
+AS_GIVEN, REPLAYED, REPLAYED_OURS = "as given", "replayed", "replayed_ours"
 NO_ROOM = "torch.OutOfMemoryError: there is no memory for both, to be timed in turns"
 
 
@@ -36,8 +36,8 @@ class Trials:
     """Arrangements of a model with all replacements in it: made, timed in turns, and compared with the
     original.
 
-    `ours` has the replacements for a model whose layers are launched, `inside` those for a compiled one, by
-    the name of the arrangement.
+    `ours` has the replacements for a model whose layers are launched, `inside` those for a compiled or a
+    replayed one, by the name of the arrangement.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Trials:
                 self._steps(1)
                 seconds = clock() - start
             return Trial(
-                name=REPLAYED if replayed else name,
+                name=REPLAYED if replayed and name == OURS else name,
                 arrangement=Arrangement(name, self._model),
                 kinds=kinds,
                 stacks=stacks,

@@ -196,6 +196,48 @@ def test_what_computes_something_else_is_not_kept(
     assert why.startswith("the model computed something else: output[0] differs by")
 
 
+@pytest.mark.parametrize("graphs_are_wrong", [False, True])
+def test_the_fastest_that_computes_the_same_is_kept_and_no_other_is_checked(
+    x: Tensor, graphs_are_wrong: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def backend(wrong: bool) -> Callable[..., Any]:
+        def made(graph: Any, _inputs: Any) -> Callable[..., Any]:
+            return lambda *given: [2 * one if wrong and one.dim() > 1 else one for one in graph(*given)]
+
+        return made
+
+    def turn_on(model: nn.Module, mode: str | None) -> None:
+        compilation.compile_in_place(model, backend=backend(graphs_are_wrong and mode is not None))
+        model._compiled_call_impl.mode = mode  # type: ignore[union-attr]
+
+    checked, differs = [], trials.Trials.differs
+
+    def counted(self: trials.Trials, trial: Any, original: Any) -> str | None:
+        checked.append(trial.name)
+        return differs(self, trial, original)
+
+    monkeypatch.setattr(compilation, "turn_on", turn_on)
+    monkeypatch.setattr(trials.Trials, "differs", counted)
+    steps_take(monkeypatch, {"compiled": 6.0, "compiled_ours": 5.0, **KEPT["reduce_overhead"], "ours": 9.0})
+    model, before = Model(0.5), compiled_functions()
+    report = selector.optimize(model, x, arrangements=ALL, budget="10m")
+    why = {one.name: one.why for one in report.arrangements}
+    if graphs_are_wrong:
+        assert checked == ["reduce_overhead", "compiled"]
+        assert report.kept == name_of(model) == "compiled"
+        assert why["compiled"] is None
+        assert str(why["reduce_overhead"]).startswith(
+            "the model computed something else: output[0] differs by"
+        )
+        assert report.times is not None
+        assert (report.times.before_ms, report.times.after_ms) == (10.0, 5.0)
+    else:
+        assert checked == ["reduce_overhead"]
+        assert report.kept == name_of(model) == "reduce_overhead"
+    selector.restore(model)
+    assert compiled_functions() == before
+
+
 def test_no_compilation_begins_that_does_not_fit_into_the_budget(
     x: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,12 +13,14 @@ import torch
 from torch import Tensor, nn
 
 import selector
+from kernel_selector.kernels.contract import Problem
 from selector import Selector
 from selector import nn as drop_in
 from selector.models.replay import capture as captures
 from selector.models.replay import replay as replaying
 from selector.models.rewriting import optimize as optimizing
 from selector.models.rewriting import timing, trials
+from selector.models.rewriting.device_times import DeviceTimes
 from selector.models.rewriting.swap import REPLACED_CLASS
 from selector.nn.replays import Replayed
 from tests.selector.models.rewriting.replayed import Block, Model, counts, draws, record, trained, turn_on
@@ -290,6 +292,18 @@ def test_where_memory_is_short_for_both_they_are_timed_one_after_the_other(
     assert all(isinstance(block, Replayed) for block in model.layers)
 
 
+def steps_of_replayed_blocks(monkeypatch: pytest.MonkeyPatch, factor: float) -> None:
+    """Steps take 10 ms, 5 with replayed blocks, and `factor` times that with norms of ours."""
+
+    def steps(self: timing.Steps, count: int) -> list[float]:
+        layers: Any = self._model
+        ms = 5.0 if isinstance(layers.layers[0], Replayed) else 10.0
+        return [ms * (factor if isinstance(layers.layers[0].norm, drop_in.LayerNorm) else 1)] * count
+
+    monkeypatch.setattr(optimizing, "_not_replayed", lambda _model: None)
+    monkeypatch.setattr(timing.Steps, "__call__", steps)
+
+
 @pytest.mark.usefixtures("graphs_on_a_cpu", "stand_ins")
 @pytest.mark.parametrize("factor", [0.8, 1.2])
 def test_device_time_is_that_of_replayed_steps(
@@ -302,14 +316,8 @@ def test_device_time_is_that_of_replayed_steps(
             self, operator, **{**more, "override": "stand_in" if operator == "layer_norm" else None}
         )
 
-    def steps(self: timing.Steps, count: int) -> list[float]:
-        layers: Any = self._model
-        ms = 5.0 if isinstance(layers.layers[0], Replayed) else 10.0
-        return [ms * (factor if isinstance(layers.layers[0].norm, drop_in.LayerNorm) else 1)] * count
-
     monkeypatch.setattr(Selector, "choose", promising)
-    monkeypatch.setattr(optimizing, "_not_replayed", lambda _model: None)
-    monkeypatch.setattr(timing.Steps, "__call__", steps)
+    steps_of_replayed_blocks(monkeypatch, factor)
     report = selector.optimize(model, given, objective="device_time")
     after = 5 * min(factor, 1)
     assert report.first_line.startswith(f"A step (forward and backward) took 10 ms and takes {after:.3g} ms")
@@ -331,6 +339,57 @@ def test_device_time_is_that_of_replayed_steps(
     assert counts(model) == (6, 6)
     selector.restore(model)
     assert not any(isinstance(part, Replayed) for part in model.modules())
+
+
+@pytest.mark.usefixtures("graphs_on_a_cpu", "stand_ins")
+@pytest.mark.parametrize(
+    ("factor", "why"),
+    [
+        (0.8, None),
+        (1.2, "slower than replayed: 1.20 (1.20 to 1.20) times as long"),
+        (None, "none of its layers can be replaced"),
+    ],
+)
+def test_replayed_blocks_get_the_layers_that_are_fastest_on_the_device(
+    model: Model,
+    given: tuple[Tensor, Tensor],
+    factor: float | None,
+    why: str | None,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def faster(self: DeviceTimes, problem: Problem) -> tuple[str, str] | None:
+        named = problem.operator == "layer_norm" and factor is not None and self._replayed
+        return ("stand_in", "1 us of the device's time") if named else None
+
+    monkeypatch.setattr(DeviceTimes, "faster", faster)
+    steps_of_replayed_blocks(monkeypatch, factor or 1)
+    report = selector.optimize(model, given, arrangements=("ours", "replayed", "replayed_ours"))
+    rows = {one.name: one for one in report.arrangements}
+    assert rows["replayed"].step_ms == 5.0
+    assert rows["replayed_ours"].why == why
+    assert report.kept == ("replayed" if why else "replayed_ours")
+    assert [one.path for one in report.replaced] == ([] if why else [f"layers.{at}.norm" for at in range(3)])
+    assert "3 blocks of layers: replayed in training" in report.notes
+    assert all(isinstance(block, Replayed) for block in model.layers)
+    trained(model, draws(2))
+    assert counts(model) == (6, 6)
+    selector.restore(model)
+    assert not any(isinstance(part, Replayed) for part in model.modules())
+
+
+@pytest.mark.usefixtures("graphs_on_a_cpu", "stand_ins")
+def test_the_same_layers_are_not_replayed_twice(
+    model: Model, given: tuple[Tensor, Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def faster(_times: DeviceTimes, problem: Problem) -> tuple[str, str] | None:
+        return ("stand_in", "less of the device's time") if problem.operator == "layer_norm" else None
+
+    monkeypatch.setattr(DeviceTimes, "faster", faster)
+    steps_of_replayed_blocks(monkeypatch, 0.8)
+    report = selector.optimize(model, given, arrangements=("ours", "replayed", "replayed_ours"))
+    rows = {one.name: one for one in report.arrangements}
+    assert (report.kept, rows["replayed"].replaced) == ("replayed", 3)
+    assert rows["replayed_ours"].why == "its layers are those that are replayed already"
 
 
 def test_a_replayed_model_that_nothing_is_faster_in_stays_replayed(
