@@ -45,9 +45,9 @@ Left = tuple[str, tuple[str, ...]]  # why a layer is left alone, and the caveats
 class DecidedLayers:
     """Decisions for the layers that an example runs of a model: launched, or within a compiled one.
 
-    Within a compiled model they go by measurements of layers that are compiled with neighbours, and in CUDA
-    graphs of it by the device's time alone. Where what the compiler makes of a layer is the fastest, the
-    layer is left to it.
+    Within a compiled model they go by measurements of layers that are compiled with neighbours; where what
+    the compiler makes of a layer is the fastest, the layer is left to it. In replayed blocks they go by the
+    device's time alone.
     """
 
     def __init__(self, model: nn.Module, example_inputs: Any, options: OptimizeOptions) -> None:
@@ -56,16 +56,17 @@ class DecidedLayers:
         self._listed = layers.find(model, example_inputs)
         self._found = with_linear_heads(model, self._listed, options.outputs)
 
-    def decisions(self, regime: str = LAUNCHED, in_graphs: bool = False) -> Decisions:
-        """Decisions for the model as it is launched or compiled, by the host or `in_graphs`, as where that is
-        the objective.
+    def decisions(self, regime: str = LAUNCHED, *, replayed: bool = False) -> Decisions:
+        """Decisions for the model as it is launched or compiled, or `replayed`, as where that is the
+        objective.
         """
         options = self._options
         by_time = OBJECTIVES[options.objective] == "time"
-        replayed = in_graphs or (regime == LAUNCHED and options.objective == DEVICE_TIME)
-        by_device = by_time and (replayed or regime == LAUNCHED)
         times = DeviceTimes(
-            self._found if by_device else (), self._device, options.database, replayed=replayed
+            self._found if by_time and regime == LAUNCHED else (),
+            self._device,
+            options.database,
+            replayed=replayed or options.objective == DEVICE_TIME,
         )
         joints, left = self._joints(times, regime) if by_time else ([], [])
         joined = {path for joint in joints for path in joint.paths}
@@ -96,8 +97,6 @@ class DecidedLayers:
             planned.next(layer, framework_only=True)
             return place, ()
         known = planned.next(layer) or times.faster(layer.problem)
-        if regime != LAUNCHED and known is not None and known[0] in LEFT_TO_THE_COMPILER:
-            return f"left to the compiler ({known[1]})", ()
         decided = self._decide(layer, place, known, regime)
         if regime == LAUNCHED or not isinstance(decided, Decision):
             return decided

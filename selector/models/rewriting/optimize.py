@@ -34,7 +34,7 @@ from .outputs import require
 from .report import LeftAlone, Replaced, Report, TriedArrangement, headline
 from .swap import Decision, put_back, swap, undo
 from .timing import Steps
-from .trial import OURS, ReplacementGroup, all_replaced, first_line
+from .trial import OURS, ReplacementGroup, Trial, all_replaced, first_line
 from .trials import AS_GIVEN, REPLAYED, REPLAYED_OURS, Trials
 
 PUT_BACK = "put back, because the model computed something else: "
@@ -49,11 +49,8 @@ OVERWRITTEN = (
     "mode='reduce-overhead': clone what is kept for longer."
 )
 NO_GPU = "it needs an NVIDIA GPU"
-# regimes of the arrangements that have replaced layers of their own, and whether CUDA graphs launch them
-INSIDE = {
-    REPLAYED_OURS: (LAUNCHED, True),
-    **{name: (COMPILED, name in compilation.GRAPHS) for name in OURS_INSIDE},
-}
+# regimes of the arrangements that have replaced layers of their own, and whether these are replayed
+INSIDE = {REPLAYED_OURS: (LAUNCHED, True), **dict.fromkeys(OURS_INSIDE, (COMPILED, False))}
 ON_GPUS_ALONE = ("reduce_overhead", "reduce_overhead_ours")  # autotuning is of use elsewhere, too
 UNSEEN = (
     "left as it was, because nothing that the model gives for the example can be compared: expected floating-"
@@ -108,7 +105,11 @@ def _inside(
     if not options.for_speed_alone:
         return {}
     tried = [name for name in INSIDE if name in options.arrangements and name not in left_out]
-    return {name: layers.decisions(*INSIDE[name]) for name in tried}
+    found = {
+        (regime, replayed): layers.decisions(regime, replayed=replayed)
+        for regime, replayed in dict.fromkeys(INSIDE[name] for name in tried)
+    }
+    return {name: found[INSIDE[name]] for name in tried}
 
 
 def _tried(
@@ -128,11 +129,15 @@ def _tried(
     training = any(module.training for module in model.modules()) and not torch.is_inference_mode_enabled()
     wanted = _wanted(model, example_inputs, options, training, left_out, budget)
     original = Original(model, example_inputs, gradients=training, outputs=options.outputs)
-    inside = {}
+    inside: dict[str, Trial] = {}
     for name, decisions_inside in decided_inside.items():
-        kinds, _ = _right(model, original, options, decisions_inside)
-        inside[name] = all_replaced(model, kinds)
-        given.apply()
+        alike = next((other for other in inside if decided_inside[other] is decisions_inside), None)
+        if alike is None:
+            kinds, _ = _right(model, original, options, decisions_inside)
+            inside[name] = all_replaced(model, kinds)
+            given.apply()
+        else:
+            inside[name] = inside[alike]
     kinds, left = _right(model, original, options, chosen)
     steps = Steps(model, example_inputs, gradients=training, outputs=options.outputs)
     trials = Trials(model, example_inputs, given, all_replaced(model, kinds), steps, inside)
