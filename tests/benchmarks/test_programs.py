@@ -21,6 +21,8 @@ module.main()
 @pytest.mark.parametrize(
     "command",
     [
+        "kernels.host_time --smoke --only gelu",
+        "models.compile_time --smoke",
         "selection.batch_latency --operators lstm --batches 1",
         "selection.choose_latency --questions 10",
         "service.extender_latency --pods 3",
