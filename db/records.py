@@ -324,7 +324,8 @@ def total(connection: Connection) -> int:
 
 
 def devices(connection: Connection) -> list[Device]:
-    """The measured devices, one for each fingerprint, as last probed; sorted by name and host.
+    """The measured devices, one for each fingerprint, with the median of the rates of its probes; sorted by
+    name and host.
 
     Those of which nothing counts are left out. Two authors who are not trusted are believed about a kind of
     device that nobody else has measured, and one is not.
@@ -340,9 +341,9 @@ def devices_by_trust(connection: Connection) -> tuple[list[Device], list[Device]
         .outerjoin(tables.Submission, tables.Submission.id == credited())
         .where(tables.Measurement.device_id == tables.Device.id, counting())
     )
-    found = _last_probed(connection, measured.where(~untrusted()).exists())
+    found = _probed(connection, measured.where(~untrusted()).exists())
     known = {device.key for device in found}
-    others = [one for one in _last_probed(connection, measured.exists()) if one.key not in known]
+    others = [one for one in _probed(connection, measured.exists()) if one.key not in known]
     agreed = _measured_by_several(connection) if others else set()
     return found, [one for one in others if one.key in agreed]
 
@@ -358,11 +359,14 @@ def _measured_by_several(connection: Connection) -> set[str]:
     return {key for key, number in authors.items() if number > 1}
 
 
-def _last_probed(connection: Connection, condition: ColumnElement[bool]) -> list[Device]:
-    last = select(func.max(tables.Device.id)).where(condition).group_by(tables.Device.fingerprint)
-    query = select(tables.Device.__table__).where(tables.Device.id.in_(last))
-    query = query.order_by(tables.Device.name, tables.Device.host)
-    return [rows.device_of(row._mapping) for row in connection.execute(query)]
+def _probed(connection: Connection, condition: ColumnElement[bool]) -> list[Device]:
+    """Devices as last probed, with the rates that all of their probes say, by name and host."""
+    query = select(tables.Device.__table__).where(condition)
+    query = query.order_by(tables.Device.name, tables.Device.host, tables.Device.id)
+    probes: dict[str, list[Device]] = {}
+    for row in connection.execute(query):
+        probes.setdefault(row.fingerprint, []).append(rows.device_of(row._mapping))
+    return [rows.with_median_rates(found) for found in probes.values()]
 
 
 def by_id(connection: Connection, ids: Collection[int]) -> Iterator[tuple[RowMapping, Record]]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import math
 import struct
-from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from datetime import UTC, datetime
+from statistics import median_high, median_low
 from typing import Any, NamedTuple
 
 from sqlalchemy import RowMapping
@@ -195,6 +196,29 @@ def distinctive(row: dict[str, Any]) -> dict[str, Any]:
 def environment_of(row: RowMapping) -> Environment:
     """The environment of a row."""
     return Environment(**{name: row[name] for name in ENVIRONMENT_FIELDS})
+
+
+def with_median_rates(probes: Sequence[Device]) -> Device:
+    """The last probe of a device with the median of each rate and time; of two the better.
+
+    A machine that is busy for one probe says that it is many times as slow.
+    """
+
+    def found(name: str, of: Callable[[list[float]], float]) -> float | None:
+        known = [value for one in probes if (value := getattr(one, name)) is not None]
+        return of(known) if known else None
+
+    by_dtype: dict[str, list[float]] = {}
+    for one in probes:
+        for dtype, rate in one.matmul_flops_per_s.items():
+            by_dtype.setdefault(dtype, []).append(rate)
+    return replace(
+        probes[-1],
+        copy_bytes_per_s=found("copy_bytes_per_s", median_high),
+        matmul_flops_per_s={dtype: median_high(rates) for dtype, rates in by_dtype.items()},
+        launch_us=found("launch_us", median_low),
+        barrier_us=found("barrier_us", median_low),
+    )
 
 
 def device_of(row: RowMapping) -> Device:

@@ -11,10 +11,11 @@ from kernel_selector.kernels.contract import Device, Problem
 # What a cost model errs outside of the sizes that it has seen: models of the 15 operators on an H200 learned
 # from three quarters of the problems and predicted the quarter with most work. Of 2,500 problems 1 to 9
 # doublings outside, 90 % of times are off by up to 0.45 doublings for each of these, and 95 % of bytes by up
-# to a third more, 99 % by twice, however far. Choices by these times lose 10 % against the fastest, by any
+# to a third more, 99 % by twice, however far: so much a memory limit must
+# leave room for. Choices by these times lose 10 % against the fastest, by any
 # least gain up to a tenth, where the default loses 70 %
 WIDER_TIME = 0.45
-WIDER_BYTES, SAFE_BYTES = 1.35, 2.0
+SAFE_BYTES = 2.0
 LEAST_GAIN = 0.1
 # the median of n normal samples is within 1.96 * 1.253 sigma / sqrt(n) in 95 % of cases, and from the median
 # to the 80th percentile it is 0.842 sigma
@@ -31,8 +32,7 @@ class Estimate(NamedTuple):
     """Time and memory of one implementation, with intervals.
 
     `noise` and `memory_noise` are the relative differences below which this estimate cannot be told from
-    that of another implementation of the same tier. `safe_bytes` is what a memory limit must leave room
-    for, where more than `high_bytes`.
+    that of another implementation of the same tier. A memory limit must leave room for `high_bytes`.
     """
 
     time_ms: float
@@ -43,7 +43,6 @@ class Estimate(NamedTuple):
     high_bytes: int
     noise: float
     memory_noise: float
-    safe_bytes: int = 0
 
     def timed(self, ratio: float, wider: float, noise: float) -> Estimate:
         """The estimate with its time times `ratio`, its interval `wider` at both ends, and so much noise."""
@@ -61,7 +60,19 @@ class Estimate(NamedTuple):
             low_bytes=math.floor(self.low_bytes * ratio / wider),
             high_bytes=math.ceil(self.high_bytes * ratio * wider),
             memory_noise=max(self.memory_noise, noise),
-            safe_bytes=math.ceil(self.safe_bytes * ratio),
+        )
+
+    def bounded(self, least: float, most: float, expected: float) -> Estimate:
+        """The estimate of at least, and where it does not say more itself of at most, so many bytes.
+
+        expected: bytes that the upper end leaves room for.
+        """
+        memory = max(self.memory_bytes, math.ceil(least))
+        high = max(self.high_bytes, math.ceil(expected))
+        return self._replace(
+            memory_bytes=memory,
+            low_bytes=max(self.low_bytes, math.floor(least)),
+            high_bytes=max(memory, high if most == math.inf else min(high, math.floor(most))),
         )
 
     def extrapolated(self, doublings: float, least_gain: float = LEAST_GAIN) -> Estimate:
@@ -72,8 +83,7 @@ class Estimate(NamedTuple):
             high_ms=self.high_ms * wider,
             noise=max(self.noise, least_gain),
             low_bytes=math.floor(self.low_bytes / SAFE_BYTES),
-            high_bytes=math.ceil(self.high_bytes * WIDER_BYTES),
-            safe_bytes=math.ceil(max(self.safe_bytes, self.high_bytes) * SAFE_BYTES),
+            high_bytes=math.ceil(self.high_bytes * SAFE_BYTES),
         )
 
 

@@ -191,18 +191,20 @@ class Predictor:
         works_there = self._works(rows, of_each)
         columns = (
             *(time, *(time * factors[:2])),
-            *(_whole(size, np.rint), _whole(size, np.floor, factors[4]), _whole(size, np.ceil, factors[5])),
-            *(np.maximum(factors[2], least_noise), factors[3], _whole(size, np.ceil, factors[6])),
+            *(
+                _whole(size, np.rint),
+                _whole(size, np.floor, factors[4]),
+                _whole(size, np.ceil, np.maximum(factors[5], factors[6])),
+            ),
+            *(np.maximum(factors[2], least_noise), factors[3]),
         )
         # a figure beyond all that is, or one of a situation without error factors, is none
         usable = (np.abs(np.stack(columns)) < BEYOND_ALL).all(axis=0) & works_there
         figures = zip(usable.tolist(), *[column.tolist() for column in columns], strict=True)
         return [
             {
-                name: Estimate(
-                    time, low, high, int(size), int(least), int(most), noise, size_noise, int(safe)
-                )
-                for name, (works, time, low, high, size, least, most, noise, size_noise, safe) in zip(
+                name: Estimate(time, low, high, int(size), int(least), int(most), noise, size_noise)
+                for name, (works, time, low, high, size, least, most, noise, size_noise) in zip(
                     names, figures, strict=False
                 )
                 if works

@@ -201,7 +201,7 @@ class Planner:
             samples_per_s=offer.samples_per_s,
             peak_bytes=solution.peak_bytes,
             memory=self._memory(workload, solution),
-            caveats=tuple(self._caveats(layers)),
+            caveats=tuple(self._caveats(layers, limit)),
             snapshot=self._prices.snapshot,
             replayed=self.training.replayed,
             compiled=tuple(sorted(self._compiled(workload))),
@@ -235,8 +235,14 @@ class Planner:
             "workspace": workspace,
         }
 
-    def _caveats(self, layers: tuple[Layers, ...]) -> Iterator[str]:
+    def _caveats(self, layers: tuple[Layers, ...], limit: int) -> Iterator[str]:
         """What to know before relying on the plan."""
+        has = self.device.memory_bytes
+        if has is not None and limit > has:
+            yield (
+                f"memory_limit={format_bytes(limit)} is more than the {format_bytes(has)} that "
+                f"{self.device.name} has: leave it out to plan for these."
+            )
         for one in layers:
             if one.remark:
                 yield f"{one.part} by {one.implementation}: {one.remark}."

@@ -395,9 +395,9 @@ def _tiers(knowledge: Knowledge, prepared: Prepared, predicted: Tier | None) -> 
     """
     problem, request, origin = prepared.problem, prepared.request, prepared.origin
     yield from prepared.measured
-    if predicted is not None:
-        yield _here(knowledge, predicted, problem, request, origin)
     evidence = knowledge.measurements(problem.operator, origin.key, request.measured_in)
+    if predicted is not None:
+        yield _here(knowledge, evidence.bounded(predicted, problem, origin), problem, request, origin)
     near = evidence.near(problem, origin, prepared.software)
     if near is not None:
         yield _here(knowledge, near, problem, request, origin)

@@ -71,8 +71,9 @@ class Choice:
 
     Times are of forward and backward in training, of forward in inference. Memory is at the peak, beyond
     parameters and inputs. Intervals: of measurements, from the time itself to the 80th percentile of its
-    samples; of the cost model, the range that held for 90 % of measurements it had not seen. `margin` is how
-    much worse the runner-up is, relative to the choice, by the objective; negative when it looks better but
+    samples; of the cost model, the range that held for 90 % of measurements it had not seen, of bytes up to
+    what a memory limit has to leave room for. `margin` is how much worse the runner-up is, relative to the
+    choice, by the objective; negative when it looks better but
     within the noise. `basis` is worked out of `ground` when it is first asked for.
     """
 

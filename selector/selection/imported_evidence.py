@@ -99,6 +99,10 @@ class ImportedEvidence:
     def near(self, _problem: Problem, _here: Device, _software: Environment | None) -> None:
         """None: without counted work no measurement is scaled."""
 
+    def bounded(self, tier: Tier, _problem: Problem, _here: Device) -> Tier:
+        """The prediction as it is: without counted work nothing says which problems are no smaller."""
+        return tier
+
     def most_similar(self, problem: Problem) -> tuple[Problem, float] | None:
         """The problem with a time that is most like one, and how far it is in doublings; None without any."""
         return self._similar.nearest(problem)

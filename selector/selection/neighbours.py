@@ -116,6 +116,16 @@ class Neighbours:
         best = int(apart.argmin())
         return members[best] if apart[best] <= within**2 else None
 
+    def around(self, problem: Problem) -> list[Problem]:
+        """All other problems within MAX_DISTANCE, the nearest first."""
+        key, place = structure(problem), sizes(problem)
+        if key not in self._groups or _cell(place) not in self._cells[key]:
+            return []
+        members, points = self._groups[key]
+        apart = ((points - np.array(place)) ** 2).sum(1)
+        near = np.flatnonzero((apart > 0) & (apart <= MAX_DISTANCE**2))
+        return [members[index] for index in near[np.argsort(apart[near], kind="stable")]]
+
 
 def _cell(place: Sequence[float]) -> tuple[int, ...]:
     return tuple([int(size / CELL) for size in place[:CELL_SIZES]])

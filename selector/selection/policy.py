@@ -305,7 +305,7 @@ def _need(question: Question, figures: Figures, name: str) -> tuple[float, str]:
         "extrapolated": "extrapolated, upper end",
         "transfer": "carried over, upper end",
     }
-    return max(estimate.high_bytes, estimate.safe_bytes), basis[figures.tiers[name].source]
+    return estimate.high_bytes, basis[figures.tiers[name].source]
 
 
 def _last_resort(question: Question, figures: Figures) -> str:

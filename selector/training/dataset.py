@@ -46,7 +46,7 @@ class Dataset:
 
     `left_out` counts, by reason, good records that cannot be used; `related` are datasets of operators
     that cost alike, for networks to learn from as well. `measured` are all records that it was made from,
-    failures among them, and `devices` all measured ones as last probed: what the chooser answers from.
+    failures among them, and `devices` all measured ones as their probes say: what the chooser answers from.
     """
 
     has_memory: ClassVar[bool] = True
@@ -157,11 +157,11 @@ class Dataset:
 
     @cached_property
     def _probed(self) -> dict[str, Device]:
-        """The devices as last probed, by fingerprint."""
+        """The devices with the rates of all their probes, by fingerprint."""
         return {device.fingerprint: device for device in self.devices}
 
     def question(self, row: int) -> tuple[Problem, Device]:
-        """The problem of a row, and its device as last probed."""
+        """The problem of a row, and its device with the rates of all its probes."""
         device = self.records[row].device
         return self.records[row].problem, self._probed.get(device.fingerprint, device)
 
@@ -247,8 +247,8 @@ def build_dataset(operator: Operator, records: Iterable[Record], devices: Iterab
 
     Repeats are pooled, see records.pooled.
 
-    `devices` are the measured devices as last probed: rates differ a little from probe to probe, and
-    questions are answered with the last.
+    `devices` are the measured devices with the rates of all their probes: rates differ a
+    little from probe to probe, and questions are answered with their median.
     Raises TooFewProblems when there are too few problems to learn from.
     """
     versions = {name: item.version for name, item in registry.implementations(operator.name).items()}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,12 +80,14 @@ def profile(
     """
     from kernel_selector.db.audit import account
 
-    from ..fleet.jobs import JobRequest, create_job, get_job
+    from ..fleet.jobs import JobRequest, cancel_job, create_job, get_job
     from ..fleet.launch import WorkerSetup
     from ..fleet.local import FleetSpec, follow, shared
 
     if (what is None) == (job is None):
         raise typer.BadParameter("expected either problems to measure or --job with a job to go on with.")
+    if address is not None and slurm is not None:
+        raise typer.BadParameter("expected one of --address and --slurm.")
     source = shared(database, elsewhere=slurm is not None or address not in (None, "local"))
     if what is not None:
         devices = device or ["cuda"]
@@ -97,7 +100,13 @@ def profile(
         asked = get_job(source.database, job or 0)
     setup = WorkerSetup(lease_s=words.seconds(lease))
     spec = FleetSpec(source=source, setup=setup, devices=tuple(asked["devices"]), workers=workers)
-    with _started(spec, address, slurm, partition, hours) as started:
+    with ExitStack() as stack:
+        try:
+            started = stack.enter_context(_started(spec, address, slurm, partition, hours))
+        except Exception:
+            if job is None:  # nobody asked for it to wait until another fleet comes
+                cancel_job(source.database, asked["id"], author=account())
+            raise
         found = follow(started, source.database, asked["id"], _report)
     print_job(found, as_json=as_json)
     if found["state"] != "done":
@@ -107,8 +116,6 @@ def profile(
 def _started(spec: Any, address: str | None, slurm: Path | None, partition: str | None, hours: float) -> Any:
     from ..fleet.local import LocalFleet, stopped
 
-    if address is not None and slurm is not None:
-        raise typer.BadParameter("expected one of --address and --slurm.")
     if address is not None:
         from ..fleet.ray import ray_fleet
 

@@ -174,11 +174,39 @@ def test_records_that_differ_at_all_are_both_kept(sqlite_database, make_record, 
 
 def test_another_probe_of_a_device_is_another_device_row_but_listed_once(database, make_record):
     first = make_record().device
-    second = replace(first, launch_us=3.5)
+    second = replace(first, launch_us=1.5)
     with database.write() as connection:
         records.add(connection, [make_record(0, device=first), make_record(1, device=second)])
         assert [record.device for record in records.find(connection)] == [first, second]
         assert records.devices(connection) == [second]
+
+
+@pytest.mark.parametrize("busy_at", [0, 1, 2])
+def test_a_probe_of_a_busy_machine_does_not_change_the_rates(database, make_record, busy_at):
+    quiet = replace(make_record().device, barrier_us=1.0)
+    busy = replace(
+        quiet,
+        copy_bytes_per_s=quiet.copy_bytes_per_s / 5,
+        matmul_flops_per_s={dtype: rate / 5 for dtype, rate in quiet.matmul_flops_per_s.items()},
+        launch_us=quiet.launch_us * 5,
+        barrier_us=5.0,
+    )
+    for count in (2, 3):
+        probes = [replace(quiet, vendor=f"{number}") for number in range(count)]
+        probes[min(busy_at, count - 1)] = busy
+        with database.write() as connection:
+            records.add(connection, [make_record(count, device=one, seed=n) for n, one in enumerate(probes)])
+            (found,) = records.devices(connection)
+        assert replace(found, vendor=quiet.vendor) == quiet
+
+
+def test_what_one_probe_alone_says_of_a_device_is_kept(database, make_record):
+    full = make_record().device
+    bare = replace(full, copy_bytes_per_s=None, matmul_flops_per_s={"float16": 7e14}, launch_us=None)
+    with database.write() as connection:
+        records.add(connection, [make_record(0, device=full), make_record(1, device=bare)])
+        (found,) = records.devices(connection)
+    assert found == replace(full, matmul_flops_per_s={**full.matmul_flops_per_s, "float16": 7e14})
 
 
 def test_find_filters(database, make_record):

@@ -8,6 +8,7 @@ import pytest
 
 from kernel_selector.db import Database, records
 from kernel_selector.service.cli import main
+from selector.selection import devices
 
 SMALL = ["lstm", "hidden=4", "batch=1", "seq=2,3", "mode=inference"]
 
@@ -110,3 +111,19 @@ def test_bad_input(fail, words, message):
 def test_a_service_that_is_no_url(capsys):
     assert main(["worker", "--service", "selector.models.example"]) == 2
     assert "expected http://" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "how", [["--device", "h200"], ["--device", "cpu", "--address", "auto", "--slurm", "logs"]]
+)
+def test_a_fleet_that_is_refused_leaves_nothing_queued(fail, run, monkeypatch, how):
+    monkeypatch.setattr(devices, "local_names", lambda: ("cpu",))
+    fail("fleet", "profile", *SMALL, *how)
+    assert {one["state"] for one in run("jobs", "list")["jobs"]} <= {"cancelled"}
+
+
+def test_a_job_that_was_there_waits_for_another_fleet(fail, run, monkeypatch):
+    made = run("jobs", "create", *SMALL, "--device", "h200")
+    monkeypatch.setattr(devices, "local_names", lambda: ("cpu",))
+    fail("fleet", "profile", "--job", str(made["id"]))
+    assert run("jobs", "show", str(made["id"]))["state"] == "queued"

@@ -1,7 +1,8 @@
 """Measurements that come with this package, to which a user's own add.
 
 They are a database like any other, packed into one file; `python -m scripts.release.ship` extends it by
-the sweeps of a release. It is unpacked into the user's cache folder when it is first needed.
+the sweeps of a release. It is unpacked into the user's cache folder when it is first needed, or where that
+cannot be written into a temporary folder of the user.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import hashlib
 import lzma
 import os
+import stat
 import tempfile
 import time
+import warnings
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -46,13 +49,44 @@ def are_wanted(given: bool | None = None) -> bool:
 
 
 def unpacked() -> Path:
-    """The database as a file of today's revision, unpacked once for it. Raises OSError and DatabaseError."""
-    from kernel_selector.db import Database
+    """The database as a file of today's revision, unpacked once for it. Raises OSError and DatabaseError.
+
+    Warns where it is not in the user's cache folder.
+    """
     from kernel_selector.db.engine.location import cache_folder
+
+    packed, folder = PACKED.read_bytes(), cache_folder()
+    try:
+        return _unpacked_in(folder, packed)
+    except OSError as error:
+        instead = _temporary_folder()
+        if instead is None:
+            raise
+        path = _unpacked_in(instead, packed)
+        warnings.warn(
+            f"The measurements that come with this package cannot be unpacked into {folder} "
+            f"({error.strerror or error}), and are in {instead} instead. Set XDG_CACHE_HOME to a folder that "
+            "can be written and stays.",
+            stacklevel=2,
+        )
+        return path
+
+
+def _temporary_folder() -> Path | None:
+    """A temporary folder that this user alone can write; None where another one has made it."""
+    folder = Path(tempfile.gettempdir()) / f"kernel-selector-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o022
+    return folder if is_own else None
+
+
+def _unpacked_in(folder: Path, packed: bytes) -> Path:
+    """The database in a folder, unpacked unless it is there. Raises OSError and DatabaseError."""
+    from kernel_selector.db import Database
     from kernel_selector.db.engine.migrations import HEAD
 
-    packed = PACKED.read_bytes()
-    path = cache_folder() / f"shipped-{hashlib.sha256(packed).hexdigest()[:16]}-{HEAD}.sqlite"
+    path = folder / f"shipped-{hashlib.sha256(packed).hexdigest()[:16]}-{HEAD}.sqlite"
     if not path.is_file():
         content = lzma.decompress(packed)
         path.parent.mkdir(parents=True, exist_ok=True)

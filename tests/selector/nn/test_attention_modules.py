@@ -158,3 +158,18 @@ def test_additive_attention(score: str, batch_first: bool) -> None:
 def test_additive_attention_refuses_other_shapes() -> None:
     with pytest.raises(ValueError, match="expected three dimensions"):
         drop_in.AdditiveAttention(6)(torch.randn(3, 6), torch.randn(2, 5, 6))
+
+
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("name", ["written_out", "recompute", "torch_sdpa", None])
+def test_a_query_that_sees_no_key_has_nothing_where_torchs_has_nan(
+    name: str | None, need_weights: bool
+) -> None:
+    kind = drop_in.MultiheadAttention if name else nn.MultiheadAttention
+    module = kind(8, 2, batch_first=True, **({"implementation": name} if name else {}))
+    given, masked = torch.randn(2, 3, 8, requires_grad=True), torch.tensor([[True] * 3, [False] * 3])
+    found = module(given, given, given, key_padding_mask=masked, need_weights=need_weights)[0][0]
+    if name in (None, "torch_sdpa") and need_weights:
+        assert found.isnan().all()
+    else:
+        assert not found.any()

@@ -301,3 +301,12 @@ def test_a_module_is_planned_by_its_layers(database: Database) -> None:
         selector.plan((model.eval(), inputs), "cpu", database=database)
     with pytest.raises(InvalidRequest, match="samples"):
         selector.plan((nn.Linear(4, 4), torch.tensor(1.0)), "cpu", database=database)
+
+
+@pytest.mark.parametrize(("memory_bytes", "said"), [(2 * 2**30, True), (4 * 2**30, False), (None, False)])
+def test_a_limit_beyond_the_memory_of_the_device_is_said(
+    database: Database, memory_bytes: int | None, said: bool
+) -> None:
+    device = replace(replay.HERE, memory_bytes=memory_bytes)
+    plan = selector.plan(MODEL, device, 4 * 2**30, 1, training=QUIET, database=database)
+    assert any("is more than the 2 GiB" in one for one in plan.caveats) is said

@@ -5,6 +5,7 @@ from __future__ import annotations
 import lzma
 import os
 import shutil
+import tempfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -241,3 +242,21 @@ def test_what_a_killed_process_left_half_unpacked_is_removed_and_what_another_un
     os.utime(kept, (0, 0))
     assert shipped.unpacked() == path
     assert {one.name for one in path.parent.iterdir()} == {path.name, new.name, kept.name}
+
+
+def test_what_ships_is_unpacked_into_a_temporary_folder_where_no_cache_can_be_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    Database.open(tmp_path / "own.sqlite", create=True).close()
+    (tmp_path / "packed").write_bytes(lzma.compress((tmp_path / "own.sqlite").read_bytes(), preset=0))
+    monkeypatch.setattr(shipped, "PACKED", tmp_path / "packed")
+    with pytest.warns(UserWarning, match="Set XDG_CACHE_HOME to a folder that can be written"):
+        path = shipped.unpacked()
+    folder = tmp_path / f"kernel-selector-{os.getuid()}"
+    assert (path.parent, folder.stat().st_mode & 0o777) == (folder, 0o700)
+    folder.chmod(0o777)  # others may have put in it what they want
+    with pytest.raises(OSError, match="file"):
+        shipped.unpacked()
