@@ -31,7 +31,7 @@ PASSES = 2 * (Limits.steps + 2)  # of the shortest comparison
 # those that are compiled with replaced layers, and the same without
 OURS_INSIDE = {"compiled_ours": "compiled", "reduce_overhead_ours": "reduce_overhead"}
 NO_STACK = "it has no stack of blocks that can be replayed"
-ALIKE = "its layers are those that are replayed already"
+SAME_LAYERS = f"its layers are those of {REPLAYED}"
 NO_LAYERS = "none of its layers can be replaced"
 ALL_COMPILED = "all of its layers are left to the compiler, which is said to be faster"
 NOT_IN_FASTEST = "put back, because the fastest arrangement is without it: {}"
@@ -121,8 +121,7 @@ class ArrangementSearch:
     def _order(self) -> list[str]:
         """Names in the order in which they are tried: what takes no compiler first."""
         names = [name for name in self._wanted.names if not (self._wanted.fixed and name == OURS)]
-        if self._wanted.for_replay:  # with layers that were chosen for it
-            names = [name for name in names if name != REPLAYED_OURS]
+        if self._wanted.for_replay:
             names.sort(key=lambda name: name != REPLAYED)
         return names
 
@@ -207,14 +206,14 @@ class ArrangementSearch:
         """Replacement groups to replay blocks with, or the reason why they are not replayed."""
         if name == REPLAYED:
             return self._current.kinds
-        if self._wanted.fixed:
-            return f"the layers that were asked for stay: {REPLAYED} has them"
+        if self._wanted.fixed or self._wanted.for_replay:
+            return SAME_LAYERS
         there, kinds = self._rows.get(REPLAYED), self._trials.inside[name].kinds
         if there is not None and there.why == NO_STACK:
             return NO_STACK
-        if not kinds:
-            return NO_LAYERS
-        return ALIKE if self._current.replayed and alike(kinds, self._current.kinds) else kinds
+        if kinds and self._current.replayed and alike(kinds, self._current.kinds):
+            return SAME_LAYERS
+        return kinds or NO_LAYERS
 
     def _not_replayed(self, stacks: tuple[ReplayedStack, ...]) -> None:
         """Note stacks that are not replayed, unless the current arrangement replays some."""
