@@ -108,6 +108,11 @@ sys.modules[f"{__name__}.plans"], sys.modules[f"{__name__}.plans.training"] = pl
 sys.modules[f"{__name__}.layers"] = _Former("layers", "models.layers")
 
 
+def __dir__() -> list[str]:
+    """What users call, without the modules that it comes from."""
+    return sorted({*__all__, "layers", "nn", "__doc__", "__version__"})
+
+
 def __getattr__(name: str) -> Any:
     """`selector.nn` and `selector.layers`, which import torch, are imported when they are first named.
 

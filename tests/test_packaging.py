@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+import selector
+
 ROOT = Path(__file__).parents[1]
 HOME_IN_WHEEL = {
     "kernels": "kernel_selector/kernels",
@@ -128,3 +130,9 @@ def test_the_database_is_made_in_the_user_s_data_directory(outside: Path) -> Non
     python, data = outside / "venv/bin/python", outside / "data"
     assert run(python, "-c", code, cwd=outside, XDG_DATA_HOME=str(data)).split() == ["0"]
     assert (data / "kernel-selector/measurements.sqlite").stat().st_size > 0
+
+
+def test_names_that_are_listed_are_those_that_users_call() -> None:
+    listed = {name for name in dir(selector) if not name.startswith("__")}
+    assert listed == {*selector.__all__, "layers", "nn"}
+    assert all(hasattr(selector, name) for name in dir(selector))

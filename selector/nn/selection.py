@@ -20,7 +20,9 @@ from kernel_selector.kernels.contract.record import LAUNCHED
 
 from ..errors import InvalidRequest
 from ..selection.devices import identified
+from ..selection.query import check_objective
 from ..selection.selector import shared_selector
+from ..text.units import parse_bytes
 from .hyperparameters import Values
 
 if TYPE_CHECKING:
@@ -39,12 +41,20 @@ MOST_BUILT = 16  # implementations that are kept built; they hold no weights of 
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """Arguments of `selector.choose` for a module; `implementation` is its `override`."""
+    """Arguments of `selector.choose` for a module; `implementation` is its `override`.
+
+    Raises InvalidRequest for an objective or memory that no call can be chosen by.
+    """
 
     implementation: str | None = None
     objective: str = "time"
     memory: str | int | None = None
     database: str | Path | Database | None = None
+
+    def __post_init__(self) -> None:
+        check_objective(self.objective)
+        if self.memory is not None:
+            parse_bytes(self.memory)
 
 
 @dataclass(frozen=True)

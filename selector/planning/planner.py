@@ -175,7 +175,8 @@ class Planner:
         return NothingFits(
             f"{model.name} does not fit into memory_limit={format_bytes(limit)} with batch {batch}: it takes "
             f"{format_bytes(self.least_bytes(batch))} or more, and "
-            f"{self.training.margin:.0%} of the limit stays free. Raise it, or take shorter samples."
+            f"{self.training.margin:.0%} of the limit stays free. Take shorter samples, a smaller batch or "
+            "more memory."
         )
 
     def _described(self, offer: Offer, limit: int, *, own: bool = False) -> Plan:

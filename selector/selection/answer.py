@@ -258,8 +258,8 @@ def _check_refusals(request: Request, refused: Mapping[str, str]) -> None:
     """Raise UnsupportedProblem where no implementation, or not the one asked for, takes the problem."""
     if request.override is not None and request.override in refused:
         raise UnsupportedProblem(
-            f"override={request.override!r} cannot compute {request.problem} on {request.where.device.name}: "
-            f"{refused[request.override]}. Leave the override out, or name another implementation."
+            f"{request.override} cannot compute {request.problem} on {request.where.device.name}: "
+            f"{refused[request.override]}. Name no implementation, or another one."
         )
     known = registry.implementations(request.problem.operator)
     if all(name in refused for name in known if _is_wanted(request, name)):

@@ -115,7 +115,7 @@ def parse(knowledge: Knowledge, query: Query) -> Request:
 def _parsed(knowledge: Knowledge, query: Query, operator: str) -> Request:
     """The arguments of a question about an operator of this package."""
     problem = registry.operator(operator).problem(query.hyperparameters)
-    _check_objective(query)
+    check_objective(query.objective)
     regime = _regime(query)
     asked, among = query.named, query.among or ()
     named = None if asked is None else registry.named(problem.operator, asked).name
@@ -144,7 +144,7 @@ def _parsed_imported(knowledge: Knowledge, query: Query, operator: ImportedOpera
     """The arguments of a question about an imported operator."""
     problem = operator.problem(query.hyperparameters)
     limit_bytes = None if query.memory is None else parse_bytes(query.memory)
-    _check_objective(query)
+    check_objective(query.objective)
     named, among = query.named, tuple(query.among or ())
     for name in (*among, *(() if named is None else (named,))):
         if name not in operator.implementations:
@@ -195,11 +195,10 @@ def _regime(query: Query) -> str:
     raise InvalidRequest(f"regime={shorten(query.regime)}: expected one of {', '.join(ASKED_REGIMES)}.")
 
 
-def _check_objective(query: Query) -> None:
-    if query.objective not in OBJECTIVES:
-        raise InvalidRequest(
-            f"objective={shorten(query.objective)}: expected one of {', '.join(OBJECTIVES)}."
-        )
+def check_objective(objective: object) -> None:
+    """Raise InvalidRequest for what is no objective."""
+    if objective not in OBJECTIVES:
+        raise InvalidRequest(f"objective={shorten(objective)}: expected one of {', '.join(OBJECTIVES)}.")
 
 
 class _Where(NamedTuple):

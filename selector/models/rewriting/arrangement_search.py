@@ -90,6 +90,7 @@ class ArrangementSearch:
         # the fastest that is not compiled
         self._launched: tuple[Trial, tuple[ReplayedStack, ...]] = (self._current, self._stacks)
         self._to_come = 0  # comparisons, at least
+        self._place = 0, 0  # of an arrangement among all, and their number
 
     def fastest(self) -> SearchResult:
         """Leave the model in its fastest arrangement. Raises the errors of the original model's step."""
@@ -101,9 +102,7 @@ class ArrangementSearch:
                 self._begin()
                 for number, name in enumerate(names, 1):
                     self._to_come = len(names) - number + 1
-                    if self._wanted.progress is not None:
-                        left = f"{name} ({self._wanted.budget.left:.0f} s left)"
-                        self._wanted.progress(left, number, len(names))
+                    self._place = number, len(names)
                     self._try(name)
                 self._settle()
         except BaseException:
@@ -146,12 +145,19 @@ class ArrangementSearch:
         else:
             self._compile(name)
 
+    def _tell(self, name: str) -> None:
+        """Tell whoever asked for progress that an arrangement begins."""
+        if self._wanted.progress is not None:
+            self._wanted.progress(f"{name} ({self._wanted.budget.left:.0f} s left)", *self._place)
+
     def _add_groups(self) -> None:
         """Keep the replacement groups that make a step faster beyond noise, one by one."""
         begun, groups = self._current, self._groups()
         self._to_come += len(groups)
         found: Outcome | str = "" if groups else NO_LAYERS
         wider = begun
+        if groups:
+            self._tell(OURS)
         for group in groups:
             current = self._current
             try:
@@ -182,6 +188,7 @@ class ArrangementSearch:
         if isinstance(kinds, str):
             self._leave_out(name, kinds)
             return
+        self._tell(name)
         alone = self._trials.take(self._current, Limits.steps)
         try:
             wider = self._trials.made(name, kinds, replayed=True)
@@ -231,6 +238,7 @@ class ArrangementSearch:
         if reason is not None:
             self._leave_out(name, reason)
             return
+        self._tell(name)
         graphs = name in compilation.GRAPHS
         alone = self._trials.take(self._current, Limits.steps) if graphs else None
         try:

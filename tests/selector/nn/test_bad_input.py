@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 from torch.nn.utils.rnn import pack_padded_sequence
 
+import selector
 import selector.nn as snn
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # torch's, of what it converts
@@ -25,6 +27,21 @@ KINDS: dict[str, tuple[tuple[Any, ...], Any, tuple[int, ...]]] = {
     "TransformerEncoderLayer": ((8, 2, 16), {"feed_forward": "recompute_first_linear"}, (6, 3, 8)),
     "MultiheadAttention": ((8, 2), "recompute", (6, 3, 8)),
 }
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"objective": "fast"}, "objective='fast': expected one of time, memory"),
+        ({"memory": "1XX"}, "memory='1XX'"),
+        ({"memory": -1}, "memory=-1"),
+    ],
+)
+def test_what_no_call_can_be_chosen_by_is_refused_when_a_module_is_made(
+    given: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(selector.InvalidRequest, match=re.escape(words)):
+        snn.GELU(**given)
 
 
 def inputs(shape: tuple[int, ...]) -> dict[str, Any]:
