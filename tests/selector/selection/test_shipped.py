@@ -189,9 +189,12 @@ def test_what_the_shipped_measurements_do_not_know_either_is_the_default() -> No
     assert not [caveat for caveat in choice.caveats if caveat.startswith(UNUSABLE)]
 
 
-def test_where_nothing_can_be_unpacked_the_choice_says_so(fresh: Path) -> None:
+def test_where_nothing_can_be_unpacked_the_choice_says_so(
+    fresh: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     shutil.rmtree(fresh / "cache")
     (fresh / "cache").write_text("a file in the way")
+    monkeypatch.setattr(tempfile, "tempdir", str(fresh / "cache"))
     choice = selector.choose("lstm", **QUESTION, device="h200")
     assert choice.source == "default"
     assert [caveat for caveat in choice.caveats if caveat.startswith(UNUSABLE)]
