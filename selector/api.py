@@ -140,6 +140,8 @@ def optimize(
         "memory" is without a limit.
     overrides : mapping of str to str, optional
         Implementation by operator or by a module's path, whatever the measurements: `{"lstm": "hoisted"}`.
+        Layers that these do not name stay torch's own, unless a plan, a memory limit or objective "memory"
+        says what they get.
     plan : Plan, optional
         Plan of `selector.plan` for this model, whose implementations the layers get.
     outputs : ("loss",), optional

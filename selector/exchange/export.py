@@ -19,12 +19,13 @@ from kernel_selector.kernels.contract.errors import shorten, suggest
 from ..errors import InvalidRequest
 from ..selection.confirmation import unconfirmed
 from ..workloads.imported_operator import described, imported_operators
-from . import t4
-from .files import printable, written
+from . import readers, t4
+from .files import printable, require_free, written
 from .validation import FIELDS, SCHEMA
 
 __all__ = ["Difference", "diff", "export", "merge", "promote", "waiting"]
 FORMATS = ("jsonl", "csv", "t4")
+ENDINGS = [ending for ending, name in readers.FORMATS.items() if name in FORMATS]
 
 
 def export(
@@ -34,14 +35,21 @@ def export(
 
     JSON lines take everything: imported measurements and records of our own. CSV and T4 take those of one
     imported operator, on one device for T4. A name that ends in `.gz` is of a file compressed by gzip. A file
-    that is there is replaced when all is written, but never
-    a database. Records that wait for somebody to agree are left out: `waiting` says how many.
+    that is there is replaced when all is written, but never a database. The format is that of the name's
+    ending unless `kind` says it. Records that wait for somebody to agree are left out: `waiting` says how
+    many.
     Raises UnknownOperator, InvalidRequest and the errors of the database.
     """
     file = Path(path)
     is_packed = file.suffix.lower() == ".gz"
     suffix = (file.with_suffix("") if is_packed else file).suffix.lower()
-    kind = kind or {".csv": "csv", ".json": "t4", ".parquet": "parquet"}.get(suffix, "jsonl")
+    require_free(file)
+    kind = kind or readers.FORMATS.get(suffix)
+    if kind is None:
+        raise InvalidRequest(
+            f"{shorten(file.name)}: its ending says no format. Expected {', '.join(ENDINGS)}, or one of "
+            f"these and .gz; or name the format (--format): {', '.join(FORMATS)}."
+        )
     if kind not in FORMATS:
         raise InvalidRequest(f"format={shorten(kind)}: expected one of {', '.join(FORMATS)}.")
     with database.read() as connection:

@@ -157,6 +157,7 @@ class Steps:
         """Mean milliseconds of forward and of backward, by module path.
 
         A module's backward begins when the gradient of its output is there, and ends where the next one's is.
+        An output that a part of the module gave, or the module before it, is theirs.
         """
         totals: tuple[dict[str, float], dict[str, float]] = defaultdict(float), defaultdict(float)
         for _ in range(TIMED_STEPS):
@@ -169,6 +170,7 @@ class Steps:
 
     def _timed_step(self, forward: Timeline, backward: Timeline) -> None:
         running: list[str] = []
+        marked: set[tuple[Any, int]] = set()  # places in the graph whose gradient begins a module's backward
 
         def enter(path: str) -> None:
             running.append(path)
@@ -178,7 +180,10 @@ class Steps:
             running.pop()
             forward.mark(running[-1] if running else OUTSIDE)
             for tensor in _tensors(output):
-                if tensor.requires_grad:
+                # what a module returns as a part of it gave it is that part's, whose hook came first
+                place = (tensor.grad_fn or id(tensor), tensor.output_nr)
+                if tensor.requires_grad and place not in marked:
+                    marked.add(place)
                     tensor.register_hook(lambda _: backward.mark(path))  # type: ignore[no-untyped-call]
 
         for parameter in self._parameters:

@@ -24,6 +24,8 @@ from .places import Place, is_written_out
 from .report import LeftAlone, each_once, reason_of
 from .swap import Decision
 
+NOT_NAMED = "torch's own stays: overrides do not name it, and with overrides no layer is timed"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Decisions:
@@ -61,7 +63,7 @@ class DecidedLayers:
         objective.
         """
         options = self._options
-        by_time = OBJECTIVES[options.objective] == "time"
+        by_time = OBJECTIVES[options.objective] == "time" and not options.by_name_alone
         times = DeviceTimes(
             self._found if by_time and regime == LAUNCHED else (),
             self._device,
@@ -96,6 +98,8 @@ class DecidedLayers:
         if isinstance(place, str):
             planned.next(layer, framework_only=True)
             return place, ()
+        if self._options.by_name_alone and self._options.named(layer) is None:
+            return NOT_NAMED, ()
         known = planned.next(layer) or times.faster(layer.problem)
         decided = self._decide(layer, place, known, regime)
         if regime == LAUNCHED or not isinstance(decided, Decision):

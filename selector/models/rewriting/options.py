@@ -82,6 +82,13 @@ class OptimizeOptions:
         """Whether only the step time counts: no memory objective, plan or overrides."""
         return OBJECTIVES[self.objective] == "time" and self.plan is None and not self.overrides
 
+    @property
+    def by_name_alone(self) -> bool:
+        """Whether overrides alone say what is replaced: nothing is timed, and no plan or memory objective
+        says what the other layers get.
+        """
+        return bool(self.overrides) and self.plan is None and OBJECTIVES[self.objective] == "time"
+
     def named(self, layer: Layer) -> str | None:
         """Override for a layer, by its path or its operator."""
         return self.overrides.get(layer.path) or self.overrides.get(layer.problem.operator)

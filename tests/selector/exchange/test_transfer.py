@@ -265,3 +265,16 @@ def test_copies_of_what_a_token_sent_stay_the_tokens(
     assert left == (count if verb == "distrust" else 0)
     assert transfer.waiting(sqlite_database) == left
     assert transfer.export(tmp_path / "none.jsonl", sqlite_database) == 0
+
+
+@pytest.mark.parametrize("name", ["a", "a.txt", "a.gz", "a.txt.gz", "a.jsonlines"])
+def test_an_ending_that_says_no_format_is_refused(filled, tmp_path, name):
+    file = tmp_path / name
+    words = (
+        r"ending says no format\. Expected \.jsonl, \.ndjson, \.csv, \.json, or .*\(--format\): jsonl, csv"
+    )
+    with pytest.raises(InvalidRequest, match=words):
+        transfer.export(file, filled)
+    assert not file.exists()
+    assert transfer.export(file, filled, kind="jsonl") > 0
+    assert transfer.export(tmp_path / "a.NDJSON.gz", filled) > 0

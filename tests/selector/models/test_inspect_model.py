@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from typing import Any
 
 import pytest
@@ -116,6 +117,50 @@ def test_times_are_those_of_the_whole_step() -> None:
     assert inside == pytest.approx((found.forward_ms, found.backward_ms))
     assert min(inside) > 0
     json.dumps(found.to_dict(), allow_nan=False)
+
+
+class SlowBackward(torch.autograd.Function):
+    """A product whose gradient takes its time."""
+
+    @staticmethod
+    def forward(_context: Any, x: Tensor) -> Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(_context: Any, *gradients: Tensor) -> Tensor:
+        time.sleep(0.02)
+        return gradients[0] * 2
+
+
+class Slow(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = SlowBackward.apply(x)
+        return found
+
+
+class Leaves(nn.Module):
+    """A module that returns two parameters, which no operation gave."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = (nn.Parameter(torch.ones(4)) for _ in range(2))
+
+    def forward(self, _x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.first, self.second
+
+
+@pytest.mark.usefixtures("here")
+def test_backward_is_of_the_module_that_computed_the_output_and_of_none_around_or_behind_it() -> None:
+    def model() -> nn.Module:
+        inner = nn.Sequential(nn.Linear(4, 4), Slow())
+        return nn.Sequential(nn.Linear(4, 4), nn.Sequential(inner, nn.Identity()), nn.Dropout(0.0).eval())
+
+    shares = by_path(selector.inspect_model(model(), torch.randn(2, 4)))
+    assert shares["1.0.1"].backward_ms >= 20
+    assert 0 < shares["1.0.0"].backward_ms < 20
+    for around in ("(model)", "1", "1.0", "1.1", "2"):
+        assert shares[around].backward_ms == 0
+    assert by_path(selector.inspect_model(Leaves(), torch.ones(4)))["(model)"].backward_ms > 0
 
 
 @pytest.mark.usefixtures("here")

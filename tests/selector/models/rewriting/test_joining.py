@@ -240,7 +240,8 @@ def test_layers_asked_for_by_name_in_inference_or_for_memory_stay_apart(
     model: Any, example: dict[str, Tensor]
 ) -> None:
     named = selector.optimize(model, example, overrides={f"{EVERY[0]}.key": "torch_linear"})
-    assert places(named) == EVERY[1:]
+    assert places(named) == []
+    selector.optimize(model, example)
     again = selector.optimize(model, example)
     assert any("one product already" in one.why for one in again.left_alone)
     selector.restore(model)

@@ -16,6 +16,7 @@ from kernel_selector.db import Database
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Memory, Record
 from selector import InvalidRequest, Selector
+from selector.models.rewriting.decisions import NOT_NAMED
 from tests.selector import replay
 
 MIB = 2**20
@@ -84,6 +85,57 @@ def test_what_cannot_be_replaced_leaves_the_plan_to_the_others(model: nn.Module)
     assert [(one.path, one.why) for one in report.left_alone] == [
         ("1", "its forward was replaced on this module")
     ]
+
+
+@pytest.fixture
+def promised(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Measurements of other machines say that linear layers are faster in columns."""
+    choose = Selector.choose
+
+    def promising(self: Selector, operator: str, **more: Any) -> Any:
+        if operator != "linear" or more.get("override"):
+            return choose(self, operator, **more)
+        return replace(choose(self, operator, **{**more, "override": "column_major"}), source="model")
+
+    monkeypatch.setattr(Selector, "choose", promising)
+
+
+@pytest.mark.usefixtures("promised")
+@pytest.mark.parametrize("objective", ["throughput", "device_time"])
+def test_layers_that_overrides_do_not_name_stay_since_nothing_is_timed(objective: str) -> None:
+    model, x = nn.Sequential(*(nn.Linear(63, 63) for _ in range(3))), torch.randn(3, 63)
+    report = selector.optimize(model, x, objective=objective, overrides={"1": "padded"})
+    assert [(one.path, one.implementation) for one in report.replaced] == [("1", "padded")]
+    assert [one.path for one in report.left_alone] == ["0", "2"]
+    assert {one.why for one in report.left_alone} == {NOT_NAMED}
+    selector.restore(model)
+    by_operator = selector.optimize(model, x, objective=objective, overrides={"linear": "padded"})
+    assert [one.path for one in by_operator.replaced] == ["0", "1", "2"]
+
+
+@pytest.mark.usefixtures("promised")
+def test_what_overrides_do_not_name_goes_by_a_plan_or_by_memory_where_that_is_asked_for() -> None:
+    model, x = nn.Sequential(*(nn.Linear(63, 63) for _ in range(3))), torch.randn(3, 63)
+    named = {"1": "padded"}
+    problem = {"rows": 3, "in_features": 63, "dtype": "float32", "mode": "training"}
+    planned = [
+        SimpleNamespace(operator="linear", hyperparameters=problem, implementation="column_major", count=3)
+    ]
+    expected = {"0": "column_major", "1": "padded", "2": "column_major"}
+    for more in ({"plan": planned}, {"objective": "memory"}):
+        report = selector.optimize(model, x, overrides=named, **more)  # type: ignore[arg-type]
+        assert {one.path: one.implementation for one in report.replaced} == expected
+        selector.restore(model)
+
+
+def test_a_memory_limit_plans_what_overrides_do_not_name(model: nn.Module, database: Database) -> None:
+    x = torch.randn(100, 64)
+    peak = selector.plan((model, x), "cpu", "1GiB", 100, database=database).peak_bytes
+    limit = peak - 17 * MIB  # all three in columns
+    report = selector.optimize(
+        model, x, memory_limit=limit, overrides={"1": "torch_linear"}, database=database
+    )
+    assert {one.path: one.why for one in report.replaced} == {"0": "as planned", "2": "as planned"}
 
 
 def test_plans_that_cannot_be_followed(model: nn.Module) -> None:
