@@ -20,9 +20,8 @@ from kernel_selector.kernels.contract.record import LAUNCHED
 
 from ..errors import InvalidRequest
 from ..selection.devices import identified
-from ..selection.query import check_objective
+from ..selection.query import limit_of
 from ..selection.selector import shared_selector
-from ..text.units import parse_bytes
 from .hyperparameters import Values
 
 if TYPE_CHECKING:
@@ -52,9 +51,7 @@ class Policy:
     database: str | Path | Database | None = None
 
     def __post_init__(self) -> None:
-        check_objective(self.objective)
-        if self.memory is not None:
-            parse_bytes(self.memory)
+        limit_of(self.objective, self.memory)
 
 
 @dataclass(frozen=True)

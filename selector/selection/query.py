@@ -115,7 +115,7 @@ def parse(knowledge: Knowledge, query: Query) -> Request:
 def _parsed(knowledge: Knowledge, query: Query, operator: str) -> Request:
     """The arguments of a question about an operator of this package."""
     problem = registry.operator(operator).problem(query.hyperparameters)
-    check_objective(query.objective)
+    limit_bytes = limit_of(query.objective, query.memory)
     regime = _regime(query)
     asked, among = query.named, query.among or ()
     named = None if asked is None else registry.named(problem.operator, asked).name
@@ -123,7 +123,6 @@ def _parsed(knowledge: Knowledge, query: Query, operator: str) -> Request:
     _check_override(named, names)
     given = (*among, *(() if asked is None else (asked,)))
     retired = [registry.retirement(problem.operator, one) for one in dict.fromkeys(given)]
-    limit_bytes = None if query.memory is None else parse_bytes(query.memory)
     where = knowledge.resolved(query.device)
     return Request(
         problem=problem,
@@ -143,8 +142,7 @@ def _parsed(knowledge: Knowledge, query: Query, operator: str) -> Request:
 def _parsed_imported(knowledge: Knowledge, query: Query, operator: ImportedOperator) -> Request:
     """The arguments of a question about an imported operator."""
     problem = operator.problem(query.hyperparameters)
-    limit_bytes = None if query.memory is None else parse_bytes(query.memory)
-    check_objective(query.objective)
+    limit_bytes = limit_of(query.objective, query.memory)
     named, among = query.named, tuple(query.among or ())
     for name in (*among, *(() if named is None else (named,))):
         if name not in operator.implementations:
@@ -195,10 +193,11 @@ def _regime(query: Query) -> str:
     raise InvalidRequest(f"regime={shorten(query.regime)}: expected one of {', '.join(ASKED_REGIMES)}.")
 
 
-def check_objective(objective: object) -> None:
-    """Raise InvalidRequest for what is no objective."""
+def limit_of(objective: object, memory: str | int | None) -> int | None:
+    """Bytes of a memory limit, None without one. Raises InvalidRequest for what is none or no objective."""
     if objective not in OBJECTIVES:
         raise InvalidRequest(f"objective={shorten(objective)}: expected one of {', '.join(OBJECTIVES)}.")
+    return None if memory is None else parse_bytes(memory)
 
 
 class _Where(NamedTuple):
