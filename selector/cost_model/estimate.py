@@ -11,9 +11,8 @@ from kernel_selector.kernels.contract import Device, Problem
 # What a cost model errs outside of the sizes that it has seen: models of the 15 operators on an H200 learned
 # from three quarters of the problems and predicted the quarter with most work. Of 2,500 problems 1 to 9
 # doublings outside, 90 % of times are off by up to 0.45 doublings for each of these, and 95 % of bytes by up
-# to a third more, 99 % by twice, however far: so much a memory limit must
-# leave room for. Choices by these times lose 10 % against the fastest, by any
-# least gain up to a tenth, where the default loses 70 %
+# to a third more, 99 % by twice, however far: so much a memory limit must leave room for. Choices by these
+# times lose 10 % against the fastest, by any least gain up to a tenth, where the default loses 70 %
 WIDER_TIME = 0.45
 SAFE_BYTES = 2.0
 LEAST_GAIN = 0.1
