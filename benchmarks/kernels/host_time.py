@@ -242,7 +242,7 @@ class _Called(nn.Module):
         self.function = function
 
     def forward(self, *inputs: Tensor) -> Tensor:
-        """What the function gives."""
+        """Output of the function."""
         return self.function(*inputs)
 
 
