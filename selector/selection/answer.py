@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 REFUSED = "The latest cost model is not used, but an earlier one, one that ships, or none."
 USED = "Rests on the measurements that come with this package."
 USED_IN_PART = "The figures of {} rest on the measurements that come with this package."
+OTHER_HOST = "The cost model learned from host {}, not {}: times of launches go by those of this host."
 Given = TypeVar("Given")
 Result = TypeVar("Result")
 
@@ -219,10 +220,12 @@ def _here(knowledge: Knowledge, tier: Tier, problem: Problem, request: Request, 
         if is_own:
             return tier if is_asked else tier._replace(source="near")
         return tier._replace(source=transfer.SOURCE, origin=origin)
-    if origin is not request.device:
-        host = knowledge.evidence(problem.operator, origin.key).host_shares
+    evidence = knowledge.evidence(problem.operator, origin.key)
+    if origin is request.device:
+        tier = transfer.in_host(tier, problem, origin, evidence)
+    else:
         seen = knowledge.corrections(problem.operator, request.device, origin)
-        tier = transfer.carried(tier, problem, request.device, origin, host, seen)
+        tier = transfer.carried(tier, problem, request.device, origin, evidence.host_shares, seen)
     if request.measured_in == request.regime:
         return tier
     return regimes.carried(knowledge, tier, problem, request, origin)
@@ -334,13 +337,13 @@ def _predicted(
             for index in members:
                 found[index] = error
             continue
-        for index, tier in _best_predictions(predictors, members).items():
+        for index, tier in _best_predictions(knowledge, predictors, members).items():
             found[index] = tier
     return found
 
 
 def _best_predictions(
-    predictors: Sequence[tuple[Predictor, bool]], members: Mapping[int, Prepared]
+    knowledge: Knowledge, predictors: Sequence[tuple[Predictor, bool]], members: Mapping[int, Prepared]
 ) -> dict[int, Tier]:
     """The estimates of one's own cost model where it has seen a problem's like, else of the one that has to
     go less far outside of what it has seen."""
@@ -352,7 +355,9 @@ def _best_predictions(
             if index not in found or not found[index].estimates or found[index].doublings
         ]
         for index, tier in zip(
-            open_ones, _tiers_of(predictor, [members[index] for index in open_ones], ships=ships), strict=True
+            open_ones,
+            _tiers_of(knowledge, predictor, [members[index] for index in open_ones], ships=ships),
+            strict=True,
         ):
             before = found.get(index)
             nearer = before is None or not before.estimates or tier.doublings < before.doublings
@@ -361,21 +366,31 @@ def _best_predictions(
     return found
 
 
-def _tiers_of(predictor: Predictor, asked: Sequence[Prepared], *, ships: bool) -> Iterator[Tier]:
+def _tiers_of(
+    knowledge: Knowledge, predictor: Predictor, asked: Sequence[Prepared], *, ships: bool
+) -> Iterator[Tier]:
     """One cost model's estimates for questions about one operator, device and software."""
     if not asked:
         return
     first = asked[0]
+    learned, host = knowledge.learned_as(first.origin, ships=ships), first.origin.host
+    caveats = [OTHER_HOST.format(learned.host, host)] if host not in ("", learned.host) else []
     for tier in predictor.tiers(
         [one.problem for one in asked],
         [one.question.estimated for one in asked],
-        device=first.origin,
+        device=learned,
         software=first.software,
         known={} if first.request.imported else registry.implementations(first.problem.operator),
         least_noise=first.least_noise[ships],
     ):
         shipped = frozenset(tier.estimates) if ships else frozenset[str]()
-        yield tier._replace(model=predictor.version, shipped=shipped, learned=predictor.learned)
+        yield tier._replace(
+            caveats=(*tier.caveats, *caveats),
+            model=predictor.version,
+            shipped=shipped,
+            learned=predictor.learned,
+            origin=None if learned is first.origin else learned,
+        )
 
 
 def finish(knowledge: Knowledge, known: Known) -> Choice:

@@ -222,7 +222,7 @@ class Evidence:
                 least_noise = 0.0 if _same_host(setting, here) else OTHER_MACHINE
                 tier = self._tier(problem, group, differences, current=current, least_noise=least_noise)
                 if tier is not None:
-                    yield tier
+                    yield tier._replace(origin=setting.device) if least_noise else tier
 
     def measured_at(self, problem: Problem) -> Groups:
         """Measurements of a problem, by their circumstances."""
@@ -286,6 +286,7 @@ class Evidence:
             shipped=tier.shipped,
             doublings=apart,
             problem=neighbour,
+            origin=tier.origin,
         )
 
     def bounded(self, tier: Tier, problem: Problem, here: Device) -> Tier:

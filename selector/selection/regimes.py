@@ -10,6 +10,7 @@ from kernel_selector.kernels.contract.errors import number_of
 from kernel_selector.kernels.contract.implementation import REPLAYS
 from kernel_selector.kernels.contract.record import LAUNCHED
 
+from ..cost_model.least_times import no_shorter
 from . import transfer
 from .evidence import says_wrong
 
@@ -87,7 +88,8 @@ def carried(knowledge: Knowledge, tier: Tier, problem: Problem, request: Request
         return tier
     known, host = registry.implementations(problem.operator), knowledge.evidence(problem.operator, origin.key)
     between = transfer.Between(device, device, problem["dtype"])
-    faster = transfer.Between(device, origin, problem["dtype"]).host
+    measured = knowledge.learned_as(origin, ships=True)
+    faster = transfer.Between(device, measured, problem["dtype"]).host
     nearest, _ = seen.places[0]
     noise = 0.0 if nearest.key == device.key else transfer.doubt(device, nearest).least_gain
     estimates = {}
@@ -96,4 +98,4 @@ def carried(knowledge: Knowledge, tier: Tier, problem: Problem, request: Request
         host_ms = faster * host.host_shares.ms(name, problem["mode"], work.launches)
         shares = between.shares(estimate.time_ms, host_ms, work)
         estimates[name] = seen.corrected(name, estimate, shares, noise)
-    return tier._replace(source=transfer.SOURCE, estimates=estimates)
+    return tier._replace(source=transfer.SOURCE, estimates=no_shorter(estimates, problem, device))

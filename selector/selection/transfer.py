@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 from statistics import median
 from types import MappingProxyType
@@ -128,6 +129,27 @@ def carried(
     by = f", corrected by {number_of(seen.count, 'measurement')} here" if seen.count else ""
     words = f"Carried over from {origin.name}{by}: {nothing}."
     return tier._replace(source=SOURCE, estimates=estimates, caveats=(words, *tier.caveats), origin=origin)
+
+
+def in_host(tier: Tier, problem: Problem, device: Device, evidence: Evidence) -> Tier:
+    """The tier of a GPU in another host, its `origin`, as of one in the host of `device`.
+
+    What the device takes stays, what the host takes goes by what a launch takes in both, where that is known.
+    `evidence` is of the kind of GPU.
+    """
+    origin = tier.origin
+    if origin is None:
+        return tier
+    if device.kind != "cuda" or not device.host or device.launch_us in (None, origin.launch_us):
+        return tier._replace(origin=None)
+    host, known = evidence.host_shares, registry.implementations(problem.operator)
+    between = Between(replace(origin, host=device.host, launch_us=device.launch_us), origin, problem["dtype"])
+    estimates = {}
+    for name, one in tier.estimates.items():
+        work = known[name].work(problem)
+        ratio = between.ratio(one.time_ms, host.ms(name, problem["mode"], work.launches), work)
+        estimates[name] = one.timed(ratio, 1.0, 0.0)
+    return tier._replace(estimates=estimates, origin=None)
 
 
 def runs_the_same(device: Device, other: Device) -> bool:

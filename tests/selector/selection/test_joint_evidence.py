@@ -137,7 +137,8 @@ def test_the_cost_model_answers_that_has_seen_what_is_most_alike(own, shipped, c
         question=SimpleNamespace(estimated=("hoisted",)),
     )
     pair = [(predictor("own", own), False), (predictor("shipped", shipped), True)]
-    found = _best_predictions(pair, {7: asked})[7]
+    knowledge: Any = SimpleNamespace(learned_as=lambda device, **_: device)
+    found = _best_predictions(knowledge, pair, {7: asked})[7]
     assert found.model == counts
     assert found.shipped == (set(found.estimates) if counts == "shipped" else set())
 

@@ -21,7 +21,7 @@ from selector import Choice, InvalidRequest, NothingFits, Selector
 from selector.selection import shipped
 from selector.selection.answer import USED
 from selector.selection.evidence import OTHER_MACHINE
-from selector.selection.knowledge import UNUSABLE
+from selector.selection.knowledge import UNUSABLE, shipped_body
 from selector.selection.query import Query
 from selector.selection.selector import ABSENT
 from selector.workloads.sampling import random_problems
@@ -63,6 +63,32 @@ def test_a_named_database_that_is_not_there_is_said_with_each_answer(
     assert str(fresh / "misspelt.sqlite") in said
     Database.open(create=True).close()
     assert not [one for one in Selector().choose("lstm", **QUESTION, device="h200").caveats if ABSENT in one]
+
+
+@pytest.mark.parametrize("slower", [0.5, 1.2, 1.8])
+def test_another_host_changes_what_launches_cost_and_nothing_else(slower: float) -> None:
+    """The cost model has seen two hosts, of an H200 and of an H100, and cannot tell them from the cards."""
+    (h200,) = [one for one in shipped_body().devices if one.key == "nvidia-h200"]
+    assert h200.launch_us is not None
+    there = replace(h200, host="Another processor", launch_us=slower * h200.launch_us)
+    head = {"rows": 4096, "hidden": 1024, "vocabulary": 50257, "bias": False}
+    norm = {"rows": 370, "hidden": 328}
+    for operator, values in (("linear_cross_entropy", head), ("rms_norm", norm)):
+        asked = {**values, "dtype": "bfloat16", "mode": "training"}
+        here, other = (selector.choose(operator, **asked, device=one) for one in (h200, there))
+        assert other.source == here.source == "model"
+        assert any("learned from host" in caveat for caveat in other.caveats)
+        assert not any("learned from host" in caveat for caveat in here.caveats)
+        times = {one.name: one.time_ms for one in here.candidates if one.time_ms is not None}
+        for one in other.candidates:
+            if one.time_ms is None:
+                assert one.name not in times
+            elif operator == "rms_norm" and slower > 1:
+                assert one.time_ms == pytest.approx(slower * times[one.name], rel=0.1)
+            elif operator == "linear_cross_entropy" and one.name in ("aligned", "torch_compile"):
+                assert one.time_ms == times[one.name]
+            else:
+                assert min(1, slower) - 1e-9 <= one.time_ms / times[one.name] <= max(1, slower) + 1e-9
 
 
 @pytest.mark.parametrize("operator", ["lstm", "attention", "linear", "layer_norm"])
