@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from .parts import table
@@ -60,14 +60,25 @@ def models() -> str:
 def classes() -> str:
     """A line a kind of module: the classes that are recognised, and the operators that they run."""
     from selector.models.layer_kinds import known_classes
+    from selector.nn.hugging_face_losses import FusedLoss
 
     kinds: dict[tuple[str, ...], list[str]] = {}
     for name, operators in known_classes().items():
         package, last = name.partition(".")[0], name.rpartition(".")[2]
         shown = f"{PREFIXES[package]}{last}" if package in PREFIXES else name
-        kinds.setdefault(operators, []).append(shown)
+        kinds.setdefault(operators, []).extend(_heads() if last == FusedLoss.__name__ else [shown])
     rows = ((_words(names), _words(operators)) for operators, names in kinds.items())
     return table(("class", "operators"), rows)
+
+
+def _heads() -> Iterator[str]:
+    """The models whose loss head is replaced where the loss alone is used."""
+    from selector.nn.hugging_face import STANDS_FOR
+    from selector.nn.hugging_face_losses import FusedLoss
+
+    for name, (_, kind) in STANDS_FOR.items():
+        if issubclass(kind, FusedLoss):
+            yield f"{PREFIXES['transformers']}{name}"
 
 
 def _words(names: Iterable[str]) -> str:

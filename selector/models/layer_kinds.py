@@ -16,6 +16,7 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..nn.hyperparameters import (
     ACTIVATION_MODULES,
+    RMS_NORMS,
     Values,
     activation_values,
     activation_word,
@@ -29,6 +30,7 @@ from ..nn.hyperparameters import (
     part_word,
     recurrent_values,
     rows_of,
+    written_norm_values,
 )
 
 
@@ -87,9 +89,7 @@ def _norm(module: Any, given: Given) -> Iterator[OperatorCall]:
 def _written_rms_norm(module: Any, given: Given) -> Iterator[OperatorCall]:
     """RMS norm that Hugging Face's decoders compute by operations of their own."""
     x = _first(given)
-    eps = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
-    values: Values = {"rows": rows_of(x), "hidden": x.size(-1), "affine": True, "eps": eps}
-    yield OperatorCall("rms_norm", values, x.dtype)
+    yield OperatorCall("rms_norm", written_norm_values(module, x), x.dtype)
 
 
 def _activation(module: Any, given: Given) -> Iterator[OperatorCall]:
@@ -210,20 +210,8 @@ def _fused_loss(module: Any, given: Given) -> Iterator[OperatorCall]:
 
 
 _TORCH, _TRANSFORMERS = "torch.nn.modules", "transformers.models"
-_RMS_NORMS = {  # by family of models
-    **{
-        family: f"{family.title()}RMSNorm"
-        for family in (
-            *("llama", "mistral", "mixtral", "granite", "glm", "glm4", "qwen2", "qwen3"),
-            *("gemma", "gemma2", "gemma3", "phi3", "olmo2"),
-        )
-    },
-    "qwen2_moe": "Qwen2MoeRMSNorm",
-    "qwen3_moe": "Qwen3MoeRMSNorm",
-    "deepseek_v3": "DeepseekV3RMSNorm",
-    "smollm3": "SmolLM3RMSNorm",
-    "t5": "T5LayerNorm",
-}
+# times one more than the weight
+_GEMMA_NORMS = {family: f"{family.title()}RMSNorm" for family in ("gemma", "gemma2", "gemma3")}
 _RECOGNISED: Mapping[str, Callable[[Any, Given], Iterator[OperatorCall]]] = {
     f"{_TORCH}.rnn.LSTM": _recurrent,
     f"{_TORCH}.rnn.GRU": _recurrent,
@@ -253,7 +241,7 @@ _RECOGNISED: Mapping[str, Callable[[Any, Given], Iterator[OperatorCall]]] = {
     f"{_TRANSFORMERS}.gpt2.modeling_gpt2.GPT2MLP": _transposed_feed_forward,
     **{
         f"{_TRANSFORMERS}.{family}.modeling_{family}.{name}": _written_rms_norm
-        for family, name in _RMS_NORMS.items()
+        for family, name in (RMS_NORMS | _GEMMA_NORMS).items()
     },
 }
 

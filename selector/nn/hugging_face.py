@@ -1,4 +1,4 @@
-"""Drop-in modules for parts of Hugging Face's BERT, RoBERTa and GPT-2.
+"""Drop-in modules for parts of Hugging Face's BERT, RoBERTa, GPT-2 and decoders of Llama's form.
 
 Each class has the name of the one that it inherits from and stands for.
 """
@@ -10,19 +10,22 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from .activations import Activation
-from .hugging_face_losses import CausalGPT2, MaskedBert, MaskedRoberta
+from .hugging_face_losses import CausalDecoder, CausalGPT2, MaskedBert, MaskedRoberta
 from .hyperparameters import (
+    RMS_NORMS,
     activation_word,
     added_norm_values,
     computed_dtype,
     feed_forward_values,
+    written_norm_values,
     written_out,
 )
 from .joined import JoinedAttention
-from .selected import Selected, as_torchs_where_looked_into, stands_for, watched
+from .selected import OneInput, Selected, as_torchs_where_looked_into, stands_for, watched
 
 
 class _Output(Selected):
@@ -181,7 +184,49 @@ class _SiLU(Activation):
     OPERATORS = {"": "silu"}
 
 
+class _RMSNorm(OneInput):
+    """RMS norm, which decoders write out in six operations."""
+
+    OPERATORS = {"": "rms_norm"}
+
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Normalized hidden_states [..., H]."""
+        y: Tensor = OneInput.forward(self, hidden_states)
+        return y
+
+    def _chosen_for_call(self, x: Tensor) -> nn.Module | None:
+        own: Any = self
+        # theirs computes the same under autocast as without, and torch's gives float32 for 16 bits there
+        narrowed = x.dtype != torch.float32 and torch.is_autocast_enabled(x.device.type)
+        if x.shape[-1:] != own.weight.shape or narrowed:
+            return None
+        key = x.shape, own.variance_epsilon
+        return self._implementation(x, x.dtype, key, partial(written_norm_values, self, x))
+
+    def _weights(self) -> tuple[str, ...]:
+        return ("weight",)
+
+    def _settings(self, _name: str) -> tuple[Any, ...]:
+        own: Any = self
+        return (own.variance_epsilon,)
+
+    def _written_out(self) -> bool:
+        return True
+
+
 _MODELS = "transformers.models"
+# models of Llama's form by family: a decoder, a linear layer behind it, and labels that are shifted
+_DECODERS = {
+    **{
+        family: family.title()
+        for family in (
+            *("llama", "mistral", "ministral", "ministral3", "qwen2", "qwen3", "gemma", "phi", "phi3", "glm"),
+            *("glm4", "olmo", "olmo2", "olmo3", "starcoder2", "exaone4", "arcee", "helium", "apertus"),
+        )
+    },
+    "seed_oss": "SeedOss",
+    "smollm3": "SmolLM3",
+}
 # name of a class, theirs and ours -> the module that has theirs, and what is mixed into it
 STANDS_FOR: Mapping[str, tuple[str, type[Selected]]] = {
     "BertSelfOutput": (f"{_MODELS}.bert.modeling_bert", _Output),
@@ -199,6 +244,11 @@ STANDS_FOR: Mapping[str, tuple[str, type[Selected]]] = {
     "NewGELUActivation": ("transformers.activations", _GELU),
     "FastGELUActivation": ("transformers.activations", _GELU),
     "SiLUActivation": ("transformers.activations", _SiLU),
+    **{name: (f"{_MODELS}.{family}.modeling_{family}", _RMSNorm) for family, name in RMS_NORMS.items()},
+    **{
+        f"{name}ForCausalLM": (f"{_MODELS}.{family}.modeling_{family}", CausalDecoder)
+        for family, name in _DECODERS.items()
+    },
 }
 
 # the same of attention whose linear layers may be one product

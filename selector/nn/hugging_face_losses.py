@@ -80,6 +80,8 @@ class FusedLoss(Selected):
         own: Any = self
         labels, wanted = given.pop("labels"), given.pop("return_dict", None)
         below = {name: value for name, value in given.items() if name not in self.NEUTRAL}
+        if "use_cache" in self.NAMES and below.get("past_key_values") is None:
+            below["use_cache"] = below.get("use_cache") or False  # of one's own where none was asked for
         outputs = own.base_model(**below, return_dict=True)
         hidden = self._features(outputs[0])
         loss = self._loss(hidden.reshape(-1, hidden.size(-1)), self.targets(labels).to(hidden.device))
@@ -149,14 +151,14 @@ class MaskedRoberta(FusedLoss):
         return found
 
 
-class CausalGPT2(FusedLoss):
-    """GPT-2 with a language modeling head and a fused loss: labels are shifted, and the loss of 16-bit
-    logits is float32.
+class CausalDecoder(FusedLoss):
+    """Decoder of Llama's form with a language modeling head and a fused loss: labels are shifted, the loss
+    of 16-bit logits is float32, and a call with labels fills no cache unless it is asked to.
     """
 
     DECODER = "lm_head"
-    OUTPUT = "CausalLMOutputWithCrossAttentions"
-    KEPT = ("past_key_values", "hidden_states", "attentions", "cross_attentions")
+    OUTPUT = "CausalLMOutputWithPast"
+    KEPT: ClassVar[tuple[str, ...]] = ("past_key_values", "hidden_states", "attentions")
     NEUTRAL = {"logits_to_keep": 0, "shift_labels": None, "ignore_index": IGNORED}
 
     def targets(self, labels: Tensor) -> Tensor:
@@ -176,6 +178,13 @@ class CausalGPT2(FusedLoss):
         rows = (self.targets(labels) != IGNORED).sum().to(loss.device)
         count = count.to(loss.device) if isinstance(count, Tensor) else count
         return torch.where(rows > 0, loss, 0.0) * rows / count
+
+
+class CausalGPT2(CausalDecoder):
+    """GPT-2 with a language modeling head and a fused loss, as `CausalDecoder`."""
+
+    OUTPUT = "CausalLMOutputWithCrossAttentions"
+    KEPT = (*CausalDecoder.KEPT, "cross_attentions")
 
 
 @constant_in_graphs

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
@@ -60,6 +62,12 @@ def norm_values(module: nn.LayerNorm | nn.RMSNorm, x: Tensor) -> Values:
         values["bias"] = module.bias is not None or module.weight is None
     eps = module.eps
     return {**values, "eps": torch.finfo(torch.float32).eps if eps is None else eps}
+
+
+def written_norm_values(module: Any, x: Tensor) -> Values:
+    """Hyperparameters of an RMS norm of Hugging Face's decoders over the last dimension of x [..., H]."""
+    eps = module.variance_epsilon if hasattr(module, "variance_epsilon") else module.eps
+    return {"rows": rows_of(x), "hidden": x.size(-1), "affine": True, "eps": eps}
 
 
 def activation_values(module: nn.Module, x: Tensor) -> Values | None:
@@ -160,8 +168,24 @@ ACTIVATION_MODULES = {
     "NewGELUActivation": "gelu_tanh",
     "FastGELUActivation": "gelu_tanh",
 }
-# activations in several operations, each of which keeps a tensor, where torch has one for all
-WRITTEN_OUT = frozenset({"NewGELUActivation", "FastGELUActivation"})
+# RMS norms of Hugging Face's decoders by family of models: float32 inside, then times the weight
+RMS_NORMS = {
+    **{
+        family: f"{family.title()}RMSNorm"
+        for family in (
+            *("llama", "mistral", "mixtral", "ministral", "ministral3", "granite", "glm", "glm4", "qwen2"),
+            *("qwen3", "phi3", "olmo2", "olmo3", "exaone4", "arcee", "helium"),
+        )
+    },
+    "qwen2_moe": "Qwen2MoeRMSNorm",
+    "qwen3_moe": "Qwen3MoeRMSNorm",
+    "deepseek_v3": "DeepseekV3RMSNorm",
+    "seed_oss": "SeedOssRMSNorm",
+    "smollm3": "SmolLM3RMSNorm",
+    "t5": "T5LayerNorm",
+}
+# activations and norms in several operations, each of which keeps a tensor, where torch has one for all
+WRITTEN_OUT = frozenset({"NewGELUActivation", "FastGELUActivation", *RMS_NORMS.values()})
 
 
 # where the forwards are of which it is known what they compute: torch's, Hugging Face's and ours
@@ -190,6 +214,6 @@ def part_word(activation: object) -> str | None:
     return activation_word(activation) if known else None
 
 
-def written_out(activation: object) -> bool:
-    """Whether an activation runs as several torch operations in place of torch's own activation."""
-    return type(activation).__name__ in WRITTEN_OUT
+def written_out(part: object) -> bool:
+    """Whether an activation or a norm runs as several torch operations in place of torch's own."""
+    return type(part).__name__ in WRITTEN_OUT

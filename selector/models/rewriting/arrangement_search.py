@@ -215,9 +215,7 @@ class ArrangementSearch:
             return self._current.kinds
         if self._wanted.fixed or self._wanted.for_replay:
             return SAME_LAYERS
-        there, kinds = self._rows.get(REPLAYED), self._trials.inside[name].kinds
-        if there is not None and there.why == NO_STACK:
-            return NO_STACK
+        kinds = self._trials.inside[name].kinds
         if kinds and self._current.replayed and alike(kinds, self._current.kinds):
             return SAME_LAYERS
         return kinds or NO_LAYERS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from torch import nn
@@ -48,8 +48,8 @@ class DecidedLayers:
     """Decisions for the layers that an example runs of a model: launched, or within a compiled one.
 
     Within a compiled model they go by measurements of layers that are compiled with neighbours; where what
-    the compiler makes of a layer is the fastest, the layer is left to it. In replayed blocks they go by the
-    device's time alone.
+    the compiler makes of a layer is the fastest, the layer is left to it; a loss head then has torch's own
+    implementation, without logits. In replayed blocks they go by the device's time alone.
     """
 
     def __init__(self, model: nn.Module, example_inputs: Any, options: OptimizeOptions) -> None:
@@ -104,9 +104,11 @@ class DecidedLayers:
         decided = self._decide(layer, place, known, regime)
         if regime == LAUNCHED or not isinstance(decided, Decision):
             return decided
-        if decided.implementation in LEFT_TO_THE_COMPILER:
-            return f"left to the compiler ({decided.why})", decided.caveats
-        return decided
+        if decided.implementation not in LEFT_TO_THE_COMPILER:
+            return decided
+        if layer.problem.operator == HEAD:  # whose logits no compiler leaves out while they are an output
+            return replace(decided, implementation=registry.operator(HEAD).default)
+        return f"left to the compiler ({decided.why})", decided.caveats
 
     def _decide(
         self, layer: Layer, place: Place, known: tuple[str, str] | None, regime: str

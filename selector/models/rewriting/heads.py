@@ -17,7 +17,10 @@ from ..saved_tensors import HEAD
 from .outputs import Outputs
 from .places import CHOOSES, REPLACEMENTS, Place, full_name, kind_of, place_in
 
-KNOWN = "Hugging Face's BertForMaskedLM, RobertaForMaskedLM and GPT2LMHeadModel"
+KNOWN = (
+    "Hugging Face's BertForMaskedLM, RobertaForMaskedLM, GPT2LMHeadModel and decoders of Llama's form "
+    "(docs/supported.md)"
+)
 NAME = "loss"  # of the choice among those of the model
 
 
