@@ -25,19 +25,18 @@ from . import regimes, transfer
 from .basis import COUNTED, Ground
 from .choice import Candidate, Choice
 from .evidence import Evidence, says_wrong
+from .knowledge import ModelQuestion, best_predictions
 from .neighbours import timed_alike
 from .policy import Decision, Figures, Question, combine, decide
 from .query import Request
 
 if TYPE_CHECKING:
-    from ..cost_model.predictor import Predictor
     from .imported_evidence import ImportedEvidence
     from .knowledge import Knowledge
 
 REFUSED = "The latest cost model is not used, but an earlier one, one that ships, or none."
 USED = "Rests on the measurements that come with this package."
 USED_IN_PART = "The figures of {} rest on the measurements that come with this package."
-OTHER_HOST = "The cost model learned from host {}, not {}: times of launches go by those of this host."
 Given = TypeVar("Given")
 Result = TypeVar("Result")
 
@@ -324,11 +323,18 @@ def _predicted(
 
     Questions about one operator, device and software go through a cost model together.
     """
-    groups: dict[tuple[str, int, int], dict[int, Prepared]] = defaultdict(dict)
+    groups: dict[tuple[str, int, int], dict[int, ModelQuestion]] = defaultdict(dict)
     for index, one in enumerate(prepared):
         if isinstance(one, Prepared) and not one.is_complete and one.request.measured_in == LAUNCHED:
             device, software = one.origin, one.software
-            groups[one.problem.operator, id(device), id(software)][index] = one
+            groups[one.problem.operator, id(device), id(software)][index] = ModelQuestion(
+                one.problem,
+                one.question.estimated,
+                device,
+                software,
+                imported=one.request.imported is not None,
+                least_noise=one.least_noise,
+            )
     found: list[Tier | SelectorError | None] = [None] * len(prepared)
     for (operator, *_), members in groups.items():
         try:
@@ -337,60 +343,9 @@ def _predicted(
             for index in members:
                 found[index] = error
             continue
-        for index, tier in _best_predictions(knowledge, predictors, members).items():
+        for index, tier in best_predictions(knowledge, predictors, members).items():
             found[index] = tier
     return found
-
-
-def _best_predictions(
-    knowledge: Knowledge, predictors: Sequence[tuple[Predictor, bool]], members: Mapping[int, Prepared]
-) -> dict[int, Tier]:
-    """The estimates of one's own cost model where it has seen a problem's like, else of the one that has to
-    go less far outside of what it has seen."""
-    found: dict[int, Tier] = {}
-    for predictor, ships in predictors:
-        open_ones = [
-            index
-            for index in members
-            if index not in found or not found[index].estimates or found[index].doublings
-        ]
-        for index, tier in zip(
-            open_ones,
-            _tiers_of(knowledge, predictor, [members[index] for index in open_ones], ships=ships),
-            strict=True,
-        ):
-            before = found.get(index)
-            nearer = before is None or not before.estimates or tier.doublings < before.doublings
-            if before is None or (tier.estimates and nearer):
-                found[index] = tier
-    return found
-
-
-def _tiers_of(
-    knowledge: Knowledge, predictor: Predictor, asked: Sequence[Prepared], *, ships: bool
-) -> Iterator[Tier]:
-    """One cost model's estimates for questions about one operator, device and software."""
-    if not asked:
-        return
-    first = asked[0]
-    learned, host = knowledge.learned_as(first.origin, ships=ships), first.origin.host
-    caveats = [OTHER_HOST.format(learned.host, host)] if host not in ("", learned.host) else []
-    for tier in predictor.tiers(
-        [one.problem for one in asked],
-        [one.question.estimated for one in asked],
-        device=learned,
-        software=first.software,
-        known={} if first.request.imported else registry.implementations(first.problem.operator),
-        least_noise=first.least_noise[ships],
-    ):
-        shipped = frozenset(tier.estimates) if ships else frozenset[str]()
-        yield tier._replace(
-            caveats=(*tier.caveats, *caveats),
-            model=predictor.version,
-            shipped=shipped,
-            learned=predictor.learned,
-            origin=None if learned is first.origin else learned,
-        )
 
 
 def finish(knowledge: Knowledge, known: Known) -> Choice:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, cached_property
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device
+from kernel_selector.kernels.contract import Device, Environment, Problem
 from kernel_selector.kernels.contract.record import LAUNCHED
 
 from . import shipped as shipping
@@ -18,11 +19,13 @@ from .snapshot import NOTHING, Body
 from .transfer import Corrections, RegimeCorrections, Seen, alike, best_first, has_rates, seen_on_both
 
 if TYPE_CHECKING:
+    from ..cost_model.estimate import Tier
     from ..cost_model.predictor import Predictor
     from ..workloads.imported_operator import ImportedOperator
     from .imported_evidence import ImportedEvidence
 
 _OPENING = Lock()  # threads that ask at once wait for the first
+OTHER_HOST = "The cost model learned from host {}, not {}: times of launches go by those of this host."
 UNUSABLE = "The measurements that come with this package cannot be used: "
 
 
@@ -214,6 +217,67 @@ class Knowledge:
         if device.kind != "cuda" or not alike or any(one.fingerprint == device.fingerprint for one in alike):
             return device
         return next(one for one in self.devices if one.fingerprint == alike[0].fingerprint)
+
+
+class ModelQuestion(NamedTuple):
+    """A question to cost models: estimates for candidates of a problem, by name, on a device."""
+
+    problem: Problem
+    names: tuple[str, ...]
+    device: Device
+    software: Environment | None
+    imported: bool
+    least_noise: tuple[float, float]  # of the times of one's own cost model, and of the one that ships
+
+
+def best_predictions(
+    knowledge: Knowledge,
+    predictors: Sequence[tuple[Predictor, bool]],
+    questions: Mapping[int, ModelQuestion],
+) -> dict[int, Tier]:
+    """The estimates of one's own cost model where it has seen a problem's like, else of the one that has to
+    go less far outside of what it has seen. The questions are of one operator, device and software.
+    """
+    found: dict[int, Tier] = {}
+    for predictor, ships in predictors:
+        open_ones = [
+            index
+            for index in questions
+            if index not in found or not found[index].estimates or found[index].doublings
+        ]
+        asked = [questions[index] for index in open_ones]
+        for index, tier in zip(open_ones, _tiers_of(knowledge, predictor, asked, ships=ships), strict=True):
+            before = found.get(index)
+            nearer = before is None or not before.estimates or tier.doublings < before.doublings
+            if before is None or (tier.estimates and nearer):
+                found[index] = tier
+    return found
+
+
+def _tiers_of(
+    knowledge: Knowledge, predictor: Predictor, asked: Sequence[ModelQuestion], *, ships: bool
+) -> Iterator[Tier]:
+    """One cost model's estimates for questions about one operator, device and software."""
+    if not asked:
+        return
+    first = asked[0]
+    learned, host = knowledge.learned_as(first.device, ships=ships), first.device.host
+    caveats = [OTHER_HOST.format(learned.host, host)] if host not in ("", learned.host) else []
+    for tier in predictor.tiers(
+        [one.problem for one in asked],
+        [one.names for one in asked],
+        device=learned,
+        software=first.software,
+        known={} if first.imported else registry.implementations(first.problem.operator),
+        least_noise=first.least_noise[ships],
+    ):
+        yield tier._replace(
+            caveats=(*tier.caveats, *caveats),
+            model=predictor.version,
+            shipped=frozenset(tier.estimates) if ships else frozenset[str](),
+            learned=predictor.learned,
+            origin=None if learned is first.device else learned,
+        )
 
 
 def shipped_body() -> Body:

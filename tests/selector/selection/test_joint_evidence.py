@@ -18,9 +18,10 @@ from selector import Selector
 from selector.cost_model.domain import UNSEEN_WIDTH
 from selector.cost_model.estimate import Estimate, Tier
 from selector.selection import knowledge
-from selector.selection.answer import USED, USED_IN_PART, _best_predictions
+from selector.selection.answer import USED, USED_IN_PART
 from selector.selection.evidence import Evidence
 from selector.selection.joint_evidence import JointEvidence
+from selector.selection.knowledge import ModelQuestion, best_predictions
 from selector.selection.snapshot import Body
 from tests.selector import replay
 
@@ -128,17 +129,10 @@ def test_the_cost_model_answers_that_has_seen_what_is_most_alike(own, shipped, c
         tiers = lambda problems, _, **__: [tier] * len(problems)  # noqa: E731
         return SimpleNamespace(version=version, learned=60, tiers=tiers)
 
-    asked: Any = SimpleNamespace(
-        problem=PROBLEM,
-        origin=replay.HERE,
-        software=None,
-        least_noise=(0.0, 0.0),
-        request=SimpleNamespace(imported=None),
-        question=SimpleNamespace(estimated=("hoisted",)),
-    )
+    asked = ModelQuestion(PROBLEM, ("hoisted",), replay.HERE, None, imported=False, least_noise=(0.0, 0.0))
     pair = [(predictor("own", own), False), (predictor("shipped", shipped), True)]
-    knowledge: Any = SimpleNamespace(learned_as=lambda device, **_: device)
-    found = _best_predictions(knowledge, pair, {7: asked})[7]
+    known: Any = SimpleNamespace(learned_as=lambda device, **_: device)
+    found = best_predictions(known, pair, {7: asked})[7]
     assert found.model == counts
     assert found.shipped == (set(found.estimates) if counts == "shipped" else set())
 
