@@ -412,8 +412,9 @@ def train(
     UnknownOperator, and the errors of the database.
     """
     from .training import train as learning
+    from .training.dataset import sources_of_measurements
 
-    with opened(database) as store:
+    with opened(database, otherwise=sources_of_measurements(operator)) as store:
         return learning.train(operator, store, progress)
 
 
@@ -445,6 +446,7 @@ def evaluate(
     UnknownDevice, and the errors of `train`.
     """
     from .training import train as learning
+    from .training.dataset import sources_of_measurements
 
-    with opened(database) as store:
+    with opened(database, otherwise=sources_of_measurements(operator)) as store:
         return learning.evaluate(operator, store, progress, device=device)
