@@ -143,7 +143,8 @@ def optimize(
         Layers that these do not name stay torch's own, unless a plan, a memory limit or objective "memory"
         says what they get.
     plan : Plan, optional
-        Plan of `selector.plan` for this model, whose implementations the layers get.
+        Plan of `selector.plan` for this model, whose implementations the layers get. Layers that it does not
+        name stay torch's own, unless overrides name them, or objective "memory" says what they get.
     outputs : ("loss",), optional
         Used outputs. With the loss alone, the heads of Hugging Face's BERT and RoBERTa for masked words, and
         of GPT-2, compute it without logits, and return none for calls with labels.
