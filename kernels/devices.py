@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cache
@@ -27,6 +28,7 @@ SIZE = re.compile(r"(\d+)[ _-]?g(?:i?b)?\b")
 class _Entry:
     device: Device
     spellings: tuple[frozenset[str], ...]  # sets of words: of the name, and of each alias
+    aliases: tuple[str, ...]
 
     @property
     def words(self) -> frozenset[str]:
@@ -48,12 +50,13 @@ def known_device(name: str) -> Device:
     return variants(name)[0]
 
 
-def variants(name: str) -> tuple[Device, ...]:
+def variants(name: str, measured: Iterable[str] = ()) -> tuple[Device, ...]:
     """The devices of the table that a name may mean, all of one model, the commonest first.
 
     Case, punctuation and vendor words do not matter, and words may be left out. Raises AmbiguousDevice,
     which names all that could be meant, for a name that fits several models; UnsupportedDevice for a device
-    of a kind without implementations; UnknownDevice, which names the closest and all that are known.
+    of a kind without implementations; UnknownDevice, which names the closest and all that are known, those of
+    the keys in `measured` among them.
     """
     asked = _words(name)
     exact = [entry.device for entry in _table() if asked in entry.spellings]
@@ -62,11 +65,11 @@ def variants(name: str) -> tuple[Device, ...]:
         keys = ", ".join(sorted(device.key for device in meant))
         raise AmbiguousDevice(f"Device {shorten(name)} may be any of {keys}: say which one.")
     if not meant:
-        raise _unknown(name, asked)
+        raise _unknown(name, asked, {*known_devices(), *measured})
     return tuple(meant)
 
 
-def _unknown(name: str, asked: frozenset[str]) -> UnknownDevice:
+def _unknown(name: str, asked: frozenset[str], keys: set[str]) -> UnknownDevice:
     for row in _file()["in_part"]:
         if any(re.fullmatch(row["words"], word) for word in asked):
             return UnknownDevice(
@@ -79,9 +82,10 @@ def _unknown(name: str, asked: frozenset[str]) -> UnknownDevice:
                 f"Device {shorten(name)} is {row['what']}: only NVIDIA GPUs and CPUs have implementations "
                 "here. `selector devices` lists those that can be named."
             )
-    close = _closest(asked)
-    hint = f"Did you mean {close!r}? " if close else ""
-    return UnknownDevice(f"Unknown device {shorten(name)}. {hint}Known: {', '.join(known_devices())}.")
+    spelled = _spelled(keys)
+    close = get_close_matches(_slug(str(name)[:LONGEST_SHOWN]), spelled, n=1)
+    hint = f"Did you mean {spelled[close[0]]!r}? " if close else ""
+    return UnknownDevice(f"Unknown device {shorten(name)}. {hint}Known: {', '.join(sorted(keys))}.")
 
 
 @cache
@@ -99,7 +103,8 @@ def _table() -> tuple[_Entry, ...]:
         rates = _foretold_rates(row["data_sheet"], row.get("reached", {})) if "data_sheet" in row else {}
         device = Device.from_dict({"kind": "cuda", "vendor": "NVIDIA", **rates, **described})
         spellings = (device.name, *row.get("aliases", ()))
-        entries.append(_Entry(device, tuple(_words(text) for text in spellings)))
+        words = tuple(_words(text) for text in spellings)
+        entries.append(_Entry(device, words, tuple(row.get("aliases", ()))))
     return tuple(entries)
 
 
@@ -114,11 +119,27 @@ def _foretold_rates(data_sheet: Mapping[str, Any], reached: Mapping[str, float])
     }
 
 
-def _closest(asked: frozenset[str]) -> str | None:
-    """The key of the device with a spelling nearest to these words: vendor words count on neither side."""
-    spellings = {" ".join(sorted(words)): entry.device.key for entry in _table() for words in entry.spellings}
-    close = get_close_matches(" ".join(sorted(asked))[:LONGEST_SHOWN], spellings, n=1)
-    return spellings[close[0]] if close else None
+def _spelled(keys: Iterable[str]) -> dict[str, str]:
+    """Names by what people may have meant to write: keys and aliases, and keys without their first words.
+
+    The last words may be missing as well, but for those of the model: `h100x` is nearer to `h800` than to
+    `h100-80gb-hbm3`. That which several variants share stands for all of them.
+    """
+    spelled = {_slug(alias): one.device.key for one in _table() for alias in one.aliases}
+    shared: dict[str, set[str]] = defaultdict(set)
+    for key in sorted(keys):
+        words, model = key.split("-"), _slug(Device(name=key, kind="").model)
+        for first in range(len(words)):
+            spelled["-".join(words[first:])] = key
+            for last in range(first + 1, len(words)):
+                if model in "".join(words[first:last]):
+                    shared["-".join(words[first:last])].add(key)
+    alone = {words: next(iter(meant)) if len(meant) == 1 else words for words, meant in shared.items()}
+    return alone | spelled
+
+
+def _slug(text: str) -> str:
+    return Device(name=text, kind="").key
 
 
 def _words(text: str) -> frozenset[str]:

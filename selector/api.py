@@ -143,7 +143,8 @@ def optimize(
         Layers that these do not name stay torch's own, unless a plan, a memory limit or objective "memory"
         says what they get.
     plan : Plan, optional
-        Plan of `selector.plan` for this model, whose implementations the layers get.
+        Plan of `selector.plan` for this model, whose implementations the layers get. Layers that it does not
+        name stay torch's own, unless overrides name them, or objective "memory" says what they get.
     outputs : ("loss",), optional
         Used outputs. With the loss alone, the heads of Hugging Face's BERT and RoBERTa for masked words, and
         of GPT-2, compute it without logits, and return none for calls with labels.
@@ -412,8 +413,9 @@ def train(
     UnknownOperator, and the errors of the database.
     """
     from .training import train as learning
+    from .training.dataset import sources_of_measurements
 
-    with opened(database) as store:
+    with opened(database, otherwise=sources_of_measurements(operator)) as store:
         return learning.train(operator, store, progress)
 
 
@@ -445,6 +447,7 @@ def evaluate(
     UnknownDevice, and the errors of `train`.
     """
     from .training import train as learning
+    from .training.dataset import sources_of_measurements
 
-    with opened(database) as store:
+    with opened(database, otherwise=sources_of_measurements(operator)) as store:
         return learning.evaluate(operator, store, progress, device=device)

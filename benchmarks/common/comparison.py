@@ -10,7 +10,6 @@ import argparse
 import os
 import random
 import sys
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.common import peers
+from benchmarks.common.arguments import add_result_arguments, result_folder
 from benchmarks.common.result import RESULTS, BadResult, current_commit, pack
 from benchmarks.common.rows import Cell, Row, cells, missing
 from benchmarks.common.sessions import measure_all
@@ -78,9 +78,7 @@ def main(comparison: Comparison, description: str, arguments: Sequence[str] | No
 
 
 def _main(comparison: Comparison, options: argparse.Namespace) -> int:
-    if options.smoke and not options.results:
-        options.results = Path(tempfile.mkdtemp(prefix=f"{comparison.name}-"))
-    folder = options.results or RESULTS
+    folder = result_folder(options, comparison.name)
     if options.join:
         return _join(comparison, folder, options.join)
     end = time.monotonic() + parse_seconds(options.budget)
@@ -120,17 +118,15 @@ def _parser(comparison: Comparison, description: str) -> argparse.ArgumentParser
     add = parser.add_argument
     add("--device", help="cpu or cuda:0 (default: the GPU if there is one)")
     add("--budget", default="9m", help="start no problem that would end later (default: 9m)")
-    add("--commit", help="what is measured, where there is no repository to ask")
     add("--rows", nargs="+", metavar="NAME", choices=rows, help=f"of {', '.join(rows)}")
     add("--skip", nargs="+", default=[], metavar="NAME", help="implementations to leave out")
     add("--shard", type=parse_shard, metavar="i/n", help="every n-th problem, from the i-th on")
     add("--resume", action="store_true", help="skip what the result files hold")
     add("--one-commit", action="store_true", help="leave out what they hold of other commits")
-    add("--results", type=Path, metavar="DIR", help=f"where to store (default: {RESULTS.name}/)")
     add("--join", metavar="DEVICE", help="put all files of a device (nvidia-h200) together, and stop")
     add("--prepare", type=int, default=processes, metavar="N", help=f"processes (default: {processes})")
-    add("--seed", type=int, default=0, help="of inputs and parameters (default: 0)")
-    add("--smoke", action="store_true", help="tiny problems on the CPU, into a temporary folder")
+    smoke, seed = "tiny problems on the CPU", "inputs and parameters"
+    add_result_arguments(parser, smoke=smoke, verb="store", seed=seed)
     return parser
 
 

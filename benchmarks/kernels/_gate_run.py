@@ -6,15 +6,14 @@ import argparse
 import json
 import os
 import random
-import tempfile
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from benchmarks.common.result import RESULTS, versions_of, write_result
+from benchmarks.common.arguments import add_result_arguments, result_folder
+from benchmarks.common.result import versions_of, write_result
 from benchmarks.common.sessions import Job, measure_all
 from kernel_selector.kernels.contract import Problem, Record, Status
 from kernel_selector.kernels.measure import Policy, default_torch_device, identify
@@ -49,15 +48,13 @@ def parser(description: str) -> argparse.ArgumentParser:
     add("--device", help="cpu or cuda:0 (default: the GPU if there is one)")
     add("--budget", default="5m", help="start no problem after this time (default: 5m)")
     add("--processes", type=int, default=processes, help=f"at once (default: {processes})")
-    add("--commit", help="what is judged, where there is no repository to ask")
-    add("--results", type=Path, metavar="DIR", help=f"where to write (default: {RESULTS.name}/)")
-    add("--smoke", action="store_true", help="the smallest problems on the CPU, into a temporary folder")
+    add_result_arguments(found, smoke="the smallest problems on the CPU", subject="judged")
     return found
 
 
 def execute(gate: GateRun, options: argparse.Namespace) -> int:
     """Gate all, print and write. The exit code: 0, 1 after a failure, 3 where the budget left some out."""
-    folder = options.results or (Path(tempfile.mkdtemp(prefix="gate-")) if options.smoke else RESULTS)
+    folder = result_folder(options, "gate")
     device = "cpu" if options.smoke else options.device or default_torch_device()
     start = time.monotonic()
     results = _judge(gate, device, options.processes, start + parse_seconds(options.budget))

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
-from benchmarks.common.result import RESULTS, versions_of, write_result
+from benchmarks.common.arguments import add_result_arguments, result_folder
+from benchmarks.common.result import versions_of, write_result
 from benchmarks.kernels._bert_layer import Sizes, Variant, of_ours, torchs_own
 from benchmarks.kernels._bert_run import Run, ratios
 from kernel_selector.kernels.measure import default_torch_device, identify
@@ -36,7 +35,7 @@ SMALL = Sizes(batch=2, seq=5, hidden=64, heads=2, inner=128)
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write. The exit code: 0, 1 where one of ours failed, 3 where time was too short."""
     options = _parser().parse_args(arguments)
-    folder = options.results or (Path(tempfile.mkdtemp(prefix="bert-")) if options.smoke else RESULTS)
+    folder = result_folder(options, "bert")
     torch_device = "cpu" if options.smoke else options.device or default_torch_device()
     start, device = time.monotonic(), identify(torch_device)
     end = start + parse_seconds(options.budget)
@@ -75,10 +74,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--budget", default="3m", help="prepare no variant after this time (default: 3m)")
     add("--batch", type=int, nargs="+", default=[16, 32], help="sequences at once (default: 16 32)")
     add("--compile-budgets", type=float, nargs="*", default=BUDGETS, help="activation_memory_budget to try")
-    add("--commit", help="what is measured, where there is no repository to ask")
-    add("--results", type=Path, metavar="DIR", help=f"where to write (default: {RESULTS.name}/)")
-    add("--seed", type=int, default=0, help="of inputs and parameters (default: 0)")
-    add("--smoke", action="store_true", help="a tiny layer on the CPU, into a temporary folder")
+    add_result_arguments(parser, smoke="a tiny layer on the CPU", seed="inputs and parameters")
     return parser
 
 

@@ -18,10 +18,8 @@ import copy
 import cProfile
 import pstats
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -30,7 +28,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 import selector
-from benchmarks.common.result import RESULTS, write_result
+from benchmarks.common.arguments import add_result_arguments, result_folder
+from benchmarks.common.result import write_result
 from kernel_selector.kernels.gate.tolerance import TOLERANCES, Error, scales
 from kernel_selector.kernels.measure import default_torch_device, identify
 from selector.models.rewriting.equivalence import results
@@ -90,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.profile:
         _profile(steps_of(CASES[options.profile], torch_device)[0])
         return 0
-    folder = options.results or (Path(tempfile.mkdtemp(prefix="host-time-")) if options.smoke else RESULTS)
+    folder = result_folder(options, "host-time")
     rows, reasons = [], []
     for name in options.only or CASES:
         steps, refused = steps_of(CASES[name], torch_device)
@@ -267,11 +266,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--bursts", type=int, default=40, help=f"of {STEPS} steps each (default: %(default)s)"
     )
-    parser.add_argument("--commit", help="what is measured, where there is no repository to ask")
-    parser.add_argument(
-        "--results", type=Path, metavar="DIR", help=f"where to write (default: {RESULTS.name}/)"
-    )
-    parser.add_argument("--smoke", action="store_true", help="two bursts on the CPU, into a temporary folder")
+    add_result_arguments(parser, smoke="two bursts on the CPU")
     return parser
 
 

@@ -13,13 +13,12 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 
-from benchmarks.common.result import RESULTS, write_result
+from benchmarks.common.arguments import add_result_arguments, result_folder
+from benchmarks.common.result import write_result
 from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Record, Timing
 from kernel_selector.kernels.measure import Session, default_torch_device, policy
@@ -79,7 +78,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     chosen = policy(options.policy)
     device = "cpu" if options.smoke else options.device or default_torch_device()
-    folder = options.results or (Path(tempfile.mkdtemp(prefix="lstm-")) if options.smoke else RESULTS)
+    folder = result_folder(options, "lstm")
     budget_s = parse_seconds(options.budget)
     listed = [SMALL] if options.smoke else CPU if device == "cpu" else CUDA
     problems = [OPERATOR.problem(given) for given in listed]
@@ -115,12 +114,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--device", help="cpu or cuda:0 (default: the GPU if there is one)")
     parser.add_argument("--policy", default="thorough", help="quick or thorough (default: thorough)")
     parser.add_argument("--budget", default="5m", help="start no problem after this time (default: 5m)")
-    parser.add_argument("--commit", help="what is measured, where there is no repository to ask")
-    parser.add_argument(
-        "--results", type=Path, metavar="DIR", help=f"where to write (default: {RESULTS.name}/)"
-    )
-    parser.add_argument("--smoke", action="store_true", help="one tiny problem, into a temporary folder")
-    parser.add_argument("--seed", type=int, default=0, help="of inputs and parameters (default: 0)")
+    add_result_arguments(parser, smoke="one tiny problem", seed="inputs and parameters")
     return parser
 
 

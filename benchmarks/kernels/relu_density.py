@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from benchmarks.common.result import RESULTS, write_result
+from benchmarks.common.arguments import add_result_arguments, result_folder
+from benchmarks.common.result import write_result
 
 WIDTHS = (32, 32, 64, 64, 128, 128, 256, 256)
 CLASSES, IMAGE = 10, 32
@@ -32,13 +31,10 @@ VALUE, INDEX, BIT = 2, 1, 1 / 8  # bytes of an element, of its column, and of it
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train, count, print and write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument(
-        "--results", type=Path, metavar="DIR", help=f"where to write (default: {RESULTS.name}/)"
-    )
-    parser.add_argument("--smoke", action="store_true", help="two steps, into a temporary folder")
+    add_result_arguments(parser, smoke="two steps", subject="")
     options = parser.parse_args(arguments)
     after = (0, 2) if options.smoke else AFTER
-    folder = options.results or (Path(tempfile.mkdtemp(prefix="density-")) if options.smoke else RESULTS)
+    folder = result_folder(options, "density")
     torch.manual_seed(0)
     network, data = vgg(), Textures()
     optimizer = torch.optim.SGD(network.parameters(), lr=0.02, momentum=0.9)

@@ -19,7 +19,6 @@ import json
 import os
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from math import gcd
@@ -28,9 +27,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.common.arguments import add_result_arguments, result_folder
 from benchmarks.common.comparison import parse_shard
 from benchmarks.common.figures import geometric_mean, rounded
-from benchmarks.common.result import RESULTS, read_result, versions_of, write_result
+from benchmarks.common.result import read_result, versions_of, write_result
 from benchmarks.common.rows import Goal
 from benchmarks.kernels import _schedule_runs
 from benchmarks.kernels._schedule_runs import SHORTLIST, Effort, Product, autotuned, compiled, tuned
@@ -72,8 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     if options.smoke:
         os.environ |= {"TRITON_INTERPRET": "1", "TRITON_DEFAULT_FP_FUSION": "1"}
-        options.results = options.results or Path(tempfile.mkdtemp(prefix="schedules-"))
-    folder = options.results or RESULTS
+    folder = result_folder(options, "schedules")
     if options.join:
         return _join(folder, options.join)
     if options.replay:
@@ -104,13 +103,11 @@ def _parser() -> argparse.ArgumentParser:
     add = parser.add_argument
     add("--device", default="cuda:0", help="which GPU (default: cuda:0)")
     add("--budget", default="4m", help="start no autotuning later (default: 4m)")
-    add("--commit", help="what is measured, where there is no repository to ask")
     add("--shard", type=parse_shard, metavar="i/n", help="every n-th family of products, from the i-th on")
     add("--processes", type=int, default=len(os.sched_getaffinity(0)), help="that compile (default: cores)")
-    add("--results", type=Path, metavar="DIR", help=f"where to store (default: {RESULTS.name}/)")
     add("--join", metavar="DEVICE", help="put all files of a device (nvidia-h200) together, and stop")
     add("--replay", metavar="DEVICE", help="judge the ranking as it is now by a result's times, and stop")
-    add("--smoke", action="store_true", help="tiny products in Triton's interpreter, into a temporary folder")
+    add_result_arguments(parser, smoke="tiny products in Triton's interpreter", verb="store")
     return parser
 
 

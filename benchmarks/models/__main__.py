@@ -21,14 +21,14 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.common.result import RESULTS, current_commit, write_result
+from benchmarks.common.arguments import add_result_arguments, result_folder
+from benchmarks.common.result import current_commit, write_result
 from benchmarks.models._catalogue import names, subject
 from benchmarks.models._steps import LEARNING_RATE, Earlier, Line, Trainer
 from benchmarks.models._variants import Variant, channels_last, chosen, graphed, peers, planned
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write. The exit code: 0, 1 where one of ours failed, 3 where time was short."""
     options = _options(arguments)
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    folder = options.results or (Path(tempfile.mkdtemp(prefix="models-")) if options.smoke else RESULTS)
+    folder = result_folder(options, "models")
     torch_device = "cpu" if options.smoke else options.device or default_torch_device()
     device = identify(torch_device)
     dtype = "float32" if options.smoke else options.dtype
@@ -188,11 +188,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--losses", type=int, default=0, metavar="STEPS", help="steps of the loss curves (default: none)")
     add("--dtype", default="bfloat16", help="of weights and computation (default: bfloat16)")
     add("--budget", default="9m", help="start nothing after this time (default: 9m)")
-    add("--commit", help="what is measured, where there is no repository to ask")
-    add("--results", type=Path, metavar="DIR", help=f"where to write (default: {RESULTS.name}/)")
     add("--rate", type=float, default=LEARNING_RATE, help=f"of learning (default: {LEARNING_RATE})")
-    add("--seed", type=int, default=0, help="of weights and data (default: 0)")
-    add("--smoke", action="store_true", help="a tiny model on the CPU, into a temporary folder")
+    add_result_arguments(parser, smoke="a tiny model on the CPU", seed="weights and data")
     return parser
 
 

@@ -14,11 +14,9 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -26,7 +24,8 @@ import torch
 from torch import Tensor, nn
 
 import selector
-from benchmarks.common.result import RESULTS, write_result
+from benchmarks.common.arguments import add_result_arguments, result_folder
+from benchmarks.common.result import write_result
 from kernel_selector.kernels.measure import default_torch_device, identify
 
 LAYERS, FEATURES, BATCH, SEQ = 6, 256, 16, 32
@@ -62,7 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write."""
     options = _parser().parse_args(arguments)
     torch_device = "cpu" if options.smoke else options.device or default_torch_device()
-    folder = options.results or (Path(tempfile.mkdtemp(prefix="compile-")) if options.smoke else RESULTS)
+    folder = result_folder(options, "compile")
     count, turns = (1, 1) if options.smoke else (LAYERS, options.turns)
     rows = []
     for operator, layer in OPERATORS.items():
@@ -122,11 +121,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", help="cpu or cuda:0 (default: the GPU if there is one)")
     parser.add_argument("--turns", type=int, default=3, help="of each model (default: %(default)s)")
-    parser.add_argument("--commit", help="what is measured, where there is no repository to ask")
-    parser.add_argument(
-        "--results", type=Path, metavar="DIR", help=f"where to write (default: {RESULTS.name}/)"
-    )
-    parser.add_argument("--smoke", action="store_true", help="one layer on the CPU, into a temporary folder")
+    add_result_arguments(parser, smoke="one layer on the CPU")
     return parser
 
 

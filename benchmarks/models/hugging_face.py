@@ -20,14 +20,13 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
-from benchmarks.common.result import RESULTS, current_commit, write_result
+from benchmarks.common.arguments import add_result_arguments, result_folder
+from benchmarks.common.result import current_commit, write_result
 from benchmarks.models.__main__ import GIB, LOSS_BATCH, words_of
 from benchmarks.models._hugging_face import MODELS, Theirs, hugging_face, optimized, plan_of
 from benchmarks.models._parts import Parts
@@ -59,7 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print and write. The exit code: 0, 1 where ours failed, 3 where time was short."""
     options = _parser().parse_args(arguments)
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
-    folder = options.results or (Path(tempfile.mkdtemp(prefix="models-")) if options.smoke else RESULTS)
+    folder = result_folder(options, "models")
     torch_device = "cpu" if options.smoke else options.device or default_torch_device()
     options.dtype = dtype = "float32" if options.smoke else options.dtype
     device, commit = identify(torch_device), options.commit or current_commit()
@@ -182,10 +181,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--losses", type=int, default=0, metavar="STEPS", help="steps of the loss curves (default: none)")
     add("--dtype", default="bfloat16", help="of weights and computation (default: bfloat16)")
     add("--budget", default="5m", help="start nothing after this time (default: 5m)")
-    add("--commit", help="what is measured, where there is no repository to ask")
-    add("--results", type=Path, metavar="DIR", help=f"where to write (default: {RESULTS.name}/)")
-    add("--seed", type=int, default=0, help="of weights and data (default: 0)")
-    add("--smoke", action="store_true", help="a tiny model on the CPU, into a temporary folder")
+    add_result_arguments(parser, smoke="a tiny model on the CPU", seed="weights and data")
     return parser
 
 

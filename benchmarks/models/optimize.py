@@ -19,7 +19,6 @@ import argparse
 import copy
 import json
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Sequence
@@ -31,8 +30,9 @@ import torch
 from torch import Tensor
 
 import selector
+from benchmarks.common.arguments import add_result_arguments, result_folder
 from benchmarks.common.peers import MAX_AUTOTUNE
-from benchmarks.common.result import RESULTS, current_commit, write_result
+from benchmarks.common.result import current_commit, write_result
 from kernel_selector.kernels.measure import default_torch_device, identify
 from selector.models.rewriting.paired_timing import Limits, Outcome, Turn, time_pairs
 
@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     on_cpu = options.smoke or (options.device or default_torch_device()) == "cpu"
     torch_device = "cpu" if on_cpu else options.device or default_torch_device()
-    folder = options.results or (Path(tempfile.mkdtemp(prefix="optimize-")) if options.smoke else RESULTS)
+    folder = result_folder(options, "optimize")
     known = list(SMALL if on_cpu else LARGE)
     names = options.only or known[: 1 if options.smoke else None]
     title = options.name or f"optimize_{identify(torch_device).key}"
@@ -246,10 +246,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--peers", nargs="+", default=[], choices=list(PEERS), help="torch.compile's modes beside ours")
     add("--name", help="of the file that is written and added to (default: optimize_<device>)")
     add("--seconds", type=float, default=10.0, help="of steps in turns afterwards (default: 10)")
-    add("--commit", help="what is measured, where there is no repository to ask")
-    add("--results", type=Path, metavar="DIR", help=f"where to write (default: {RESULTS.name}/)")
-    add("--seed", type=int, default=0, help="of weights and data (default: 0)")
-    add("--smoke", action="store_true", help="one small model on the CPU, into a temporary folder")
+    add_result_arguments(parser, smoke="one small model on the CPU", seed="weights and data")
     return parser
 
 

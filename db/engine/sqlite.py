@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
+from codecs import getincrementaldecoder
 from collections import Counter
 from contextlib import closing, suppress
 from pathlib import Path
@@ -20,6 +22,7 @@ from .location import way_to_make
 OUR_TABLE = "measurement"
 SETTLE_S = 0.5  # that a file which is closed waits for those who still read its log
 MAGIC = b"SQLite format 3\0"
+PACKED = (b"\x1f\x8b", b"PAR1")  # how files of measurements begin that are no text: gzip and Parquet
 DAMAGED = "Nothing was changed. Restore a copy, or move the file away and measure again."
 
 # Connections of this process by the file's inode. When a process closes any descriptor of a file, it gives up
@@ -145,7 +148,7 @@ def check_file(path: Path) -> None:
         raise DatabaseCorrupt(
             f"{path} is not an SQLite database: it starts with {_shown(header[:16])}, not with "
             f"{_shown(MAGIC[:-1])}.",
-            DAMAGED,
+            _import(path) if _may_be_measurements(header) else DAMAGED,
         )
     if header and not _log(path):
         _check_length(path, header)
@@ -153,8 +156,28 @@ def check_file(path: Path) -> None:
 
 def _shown(start: bytes) -> str:
     """Bytes in words: as text where they are."""
-    text = start.decode("ascii", errors="replace")
-    return repr(text) if start.isascii() and text.isprintable() else f"the bytes {start.hex(' ')}"
+    return repr(start.decode()) if start.isascii() and _is_text(start) else f"the bytes {start.hex(' ')}"
+
+
+def _is_text(start: bytes) -> bool:
+    """Whether a file's first bytes are text; its last character may be cut off."""
+    try:
+        text = getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
+    return "".join(text.split()).isprintable()
+
+
+def _may_be_measurements(header: bytes) -> bool:
+    cut_off = MAGIC.startswith(header)  # what is left of a database
+    return not cut_off and (header.startswith(PACKED) or _is_text(header))
+
+
+def _import(path: Path) -> str:
+    return (
+        "Nothing was changed. Name a database, or restore a copy of this one; measurements in a file are "
+        f"stored in a database by `selector import {shlex.quote(str(path))}`."
+    )
 
 
 def _missing(path: Path, why: str = "") -> DatabaseMissing:

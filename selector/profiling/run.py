@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import random
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
@@ -41,18 +42,37 @@ class Order(Protocol):
         """Add a record."""
         ...
 
+    def part(self) -> None:
+        """Go on elsewhere than another run that was found at the same problem."""
+        ...
 
-@dataclass(frozen=True)
+
+@dataclass
 class InTurn:
     """Order of the list, with all implementations of each problem at once."""
 
-    todo: Mapping[Problem, Sequence[str]]
+    left: deque[tuple[Problem, Sequence[str]]]
+    from_end: bool = False
+
+    @classmethod
+    def of(cls, todo: Mapping[Problem, Sequence[str]]) -> InTurn:
+        """Order of a list of problems with implementations."""
+        return cls(deque(todo.items()))
 
     def __iter__(self) -> Iterator[tuple[Problem, Sequence[str]]]:
-        return iter(self.todo.items())
+        while self.left:
+            yield self.left.popleft()
 
     def add(self, record: Record) -> None:
-        """No effect: the order is fixed."""
+        """No effect: records do not change the order."""
+
+    def part(self) -> None:
+        """Go on from the end of the list, so that two runs meet once; then from a random problem."""
+        if self.from_end and len(self.left) > 1:
+            self.left.rotate(random.SystemRandom().randrange(1, len(self.left)))
+        elif not self.from_end:
+            self.left.reverse()
+            self.from_end = True
 
 
 def missing(
@@ -165,7 +185,7 @@ class Run:
 
     def _order(self, wanted: Mapping[Problem, Sequence[str]], todo: Mapping[Problem, Sequence[str]]) -> Order:
         if not self.active:
-            return InTurn(todo)
+            return InTurn.of(todo)
         from .acquisition.loop import Active
 
         return Active.of(self.store, self.measuring, wanted, todo)
@@ -187,12 +207,17 @@ class Run:
         yield ProblemStarted(
             index=index, count=count, problem=problem, implementations=tuple(names), left_s=left
         )
-        taken = []
+        taken: list[Record] = []
+        overtaken = False
         for record in measure_into(self.store, self.measuring, problem, names):
             taken.append(record)
             self.statuses[record.status.value] += 1
             order.add(record)
             yield CandidateMeasured(record=record)
+            if len(taken) == len(names):  # all is measured, and nothing of it is stored yet
+                overtaken = self._missing({problem: names}) != {problem: names}
+        if overtaken:
+            order.part()
         self.spent.append(time.monotonic() - before)
         yield ProblemStored(
             index=index, count=count, problem=problem, records=tuple(taken), seconds=self.spent[-1]

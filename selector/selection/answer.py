@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 REFUSED = "The latest cost model is not used, but an earlier one, one that ships, or none."
 USED = "Rests on the measurements that come with this package."
+BUILDS = {"cpu": "here, build() makes the module on the CPU"}
+BUILDS_THERE = "build() needs it, or a `device`"
 USED_IN_PART = "The figures of {} rest on the measurements that come with this package."
 Given = TypeVar("Given")
 Result = TypeVar("Result")
@@ -443,7 +445,7 @@ def _circumstances(knowledge: Knowledge, request: Request, figures: Figures) -> 
     if request.measured_in != request.regime:
         yield regimes.remark(knowledge, request, figures)
     if request.where.torch_device is None:
-        yield f"{device.name} is not in this machine: here, build() makes the module on the CPU."
+        yield f"{device.name} is not in this machine: {BUILDS.get(device.kind, BUILDS_THERE)}."
     evidence = knowledge.evidence(operator, device.key, request.measured_in)
     if left_out := evidence.left_out.total():
         yield f"{left_out} records are left out: no {operator} can have their hyperparameters."

@@ -11,14 +11,16 @@ from json import dumps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from kernel_selector.kernels import registry
-from kernel_selector.kernels.contract import Device, Problem, UnknownDevice
+from kernel_selector.kernels.contract import Device, Problem, UnknownDevice, UnsupportedProblem
 from kernel_selector.kernels.contract.record import LAUNCHED
 
 from ..errors import NotBuildable
 from ..text.units import format_bytes, format_ms
+from . import devices
 from .basis import Basis, Ground, basis_of
 
 if TYPE_CHECKING:
+    import torch
     from torch import nn
 
 SUMMARY = (
@@ -141,12 +143,13 @@ class Choice:
         """Reasons why candidates could not be chosen, by name."""
         return {one.name: one.excluded for one in self.candidates if one.excluded is not None}
 
-    def build(self, device: str | None = None) -> nn.Module:
+    def build(self, device: str | torch.device | None = None) -> nn.Module:
         """The chosen module, with fresh parameters, in the problem's dtype and mode.
 
-        On `device` (of torch), else on the device that was asked about, or on the CPU when that one is
-        not in this machine. Raises UnknownDevice for a torch device that is not there, and NotBuildable
-        for an imported operator.
+        On `device` (of torch), else on the device that was asked about. On the CPU and on meta anything is
+        built, also what only a GPU computes: it can be moved there. Raises UnknownDevice for a GPU that is
+        not in this machine, UnsupportedProblem for one of this machine that the implementation refuses, and
+        NotBuildable for an imported operator.
         """
         if self.problem.operator not in registry.operators():
             raise NotBuildable(
@@ -155,13 +158,45 @@ class Choice:
             )
         import torch
 
-        target = device or self.torch_device or "cpu"
+        target = self._place() if device is None else self._accepted(str(device))
         module = registry.implementation(self.problem.operator, self.implementation).build(self.problem)
         try:
             module = module.to(device=target, dtype=getattr(torch, self.problem["dtype"]))
         except (RuntimeError, AssertionError) as error:
             raise UnknownDevice(f"Cannot build on torch device {target!r}: {error}") from error
         return module.train(self.problem["mode"] == "training")
+
+    def _place(self) -> str:
+        """The device that was asked about, in torch's name; of processors any one stands for another.
+
+        Raises UnknownDevice for a GPU that is not in this machine.
+        """
+        here = "cpu" if self.device.kind == "cpu" else self.torch_device or devices.torch_name(self.device)
+        if here is None:
+            raise UnknownDevice(
+                f"{self.problem.operator}.{self.implementation} is chosen for {self.device.name}, and this "
+                f"machine has {', '.join(devices.local_names())}. Build it where that GPU is, say where to "
+                "put its parameters until it is moved there, build(device='cpu'), or choose for a device of "
+                "this machine."
+            )
+        return here
+
+    def _accepted(self, torch_device: str) -> str:
+        """The same name in torch. Raises UnsupportedProblem for a GPU of this machine that the implementation
+        refuses: what is on a GPU is called there.
+        """
+        name = "cuda:0" if torch_device == "cuda" else torch_device
+        if name != "cpu" and name in devices.local_names():
+            there = devices.identified(name)
+            refusal = registry.implementation(self.problem.operator, self.implementation).unsupported(
+                self.problem, there
+            )
+            if refusal is not None:
+                raise UnsupportedProblem(
+                    f"{self.implementation} cannot compute {self.problem} on {there.name}: {refusal}. It is "
+                    f"chosen for {self.device.name}: choose with device={torch_device!r} for this one."
+                )
+        return torch_device
 
     def explain(self) -> str:
         """The whole answer as plain text."""

@@ -81,7 +81,7 @@ class Client:
         """The service's choice, as of `selector.choose`; for its own machine where no device is given.
 
         Raises what `selector.choose` raises. `torch_device` of the answer is None, because it would be one
-        of the other machine: `choice.build(device="cuda")` says where to build.
+        of the other machine: `choice.build()` looks for the device in this one, and takes a `device`.
         """
         question: dict[str, Any] = {
             "operator": operator,

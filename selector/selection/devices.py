@@ -7,10 +7,9 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from functools import cache
 
-from kernel_selector.kernels.contract import AmbiguousDevice, Device, UnknownDevice, UnsupportedDevice
+from kernel_selector.kernels.contract import AmbiguousDevice, Device, UnknownDevice
 from kernel_selector.kernels.contract.device import VENDOR_WORDS, spaced
 from kernel_selector.kernels.contract.errors import shorten
 from kernel_selector.kernels.devices import known_devices, variants
@@ -192,27 +191,14 @@ def _meant(name: str, measured: Sequence[Device]) -> tuple[Device, str]:
     if written is not None:
         return written, ""
     try:
-        meant = variants(name)
+        meant = variants(name, by_key)
     except UnknownDevice as error:
-        raise type(error)(_unknown(name, error, measured)) from None
+        raise type(error)(f"{error} In this machine: {', '.join(local_names())}.") from None
     here = [one for one in meant if len(meant) > 1 and torch_name(one)]
     known = next((one for one in meant if one.key in by_key), meant[0])
     taken = (here or [known])[0]
     note = f"{name}: taken as {taken.name}." if len(meant) > 1 else ""
     return by_key.get(taken.key, taken), note
-
-
-def _unknown(name: str, error: UnknownDevice, measured: Sequence[Device]) -> str:
-    """Why a name says nothing: it fits several models, a kind without implementations, or no device."""
-    here = f"In this machine: {', '.join(local_names())}."
-    if isinstance(error, AmbiguousDevice | UnsupportedDevice):
-        return f"{error} {here}"
-    keys = {*known_devices(), *(device.key for device in measured)}
-    # people leave out the first words: "rtx4090" is nearer to "rtx-4090" than to "nvidia-geforce-rtx-4090"
-    ends = {"-".join(key.split("-")[first:]): key for key in keys for first in range(key.count("-") + 1)}
-    close = get_close_matches(name.lower(), ends, n=1)
-    hint = f"Did you mean {ends[close[0]]!r}? " if close else ""
-    return f"Unknown device {shorten(name)}. {hint}Known: {', '.join(sorted(keys))}. {here}"
 
 
 def _slug(name: str) -> str:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # the part that what is measured of a problem on a device belongs to, which is withheld as a whole
 Withheld = Callable[[Problem, Device], object]
+QUICKSTARTED = "lstm"  # the operator of `selector quickstart`
 LEAST_PROBLEMS = 10  # below, held-out judgement is by a handful of problems and says nothing
 # how often as usual a network goes through what it learns from. Recurrent layers have most hyperparameters:
 # so half a point more of the choices among them are within 5 % of the best on an H200. Linear layers and
@@ -295,13 +296,22 @@ def _weight(contest: Mapping[str, Record]) -> tuple[int, datetime]:
     return len(contest), max(record.measured_at for record in contest.values())
 
 
+def sources_of_measurements(operator: str | None) -> str:
+    """Commands that store measurements of an operator to learn from, in a sentence; None: of any."""
+    name = QUICKSTARTED if operator is None else operator
+    ours = [f"`selector profile {name} --count 60`"] if name in registry.operators() else []
+    ours += ["`selector quickstart`"] if name == QUICKSTARTED else []
+    ways = [*filter(None, [", ".join(ours)]), "`selector import FILE`"]
+    return f"Measurements come from {' or '.join(ways)}."
+
+
 def _require(operator: Operator, problems: int, left_out: Mapping[str, int]) -> None:
     if problems < LEAST_PROBLEMS:
         words = "; ".join(f"{count} records {reason} are left out" for reason, count in left_out.items())
         raise TooFewProblems(
             f"{problems} measured problems of {operator.name}{f' ({words})' if words else ''}: at least "
             f"{LEAST_PROBLEMS} are needed",
-            f"Measure more: `selector profile {operator.name} --count 60`, or `selector quickstart`.",
+            sources_of_measurements(operator.name),
             problems,
         )
 

@@ -23,7 +23,7 @@ from ..selection.confirmation import unconfirmed
 from ..selection.devices import resolve
 from ..workloads.imported_columns import load_columns
 from ..workloads.imported_operator import ImportedOperator, imported_operators
-from .dataset import LEAST_PROBLEMS, Dataset, build_dataset
+from .dataset import LEAST_PROBLEMS, Dataset, build_dataset, sources_of_measurements
 from .evaluation import (
     Comparison,
     Evaluation,
@@ -102,10 +102,7 @@ def operators_with_measurements(database: db.Database) -> tuple[str, ...]:
     good = {row["operator"] for row in counts if row["status"] == Status.OK and row["count"]}
     names = (*(name for name in registry.operators() if name in good), *imported)
     if not names:
-        raise NoMeasurements(
-            "There are no measurements to learn from. Measure, by `selector quickstart` or "
-            "`selector profile lstm --count 60`, or import what others measured: `selector import FILE`."
-        )
+        raise NoMeasurements(f"There are no measurements to learn from. {sources_of_measurements(None)}")
     return names
 
 
@@ -180,7 +177,7 @@ def _require_judged(dataset: AnyDataset) -> None:
         raise TooFewProblems(
             f"{problems} measured problems of {dataset.operator.name} are too few to be judged: without a "
             f"fold of them {left} are left, and at least {LEAST_PROBLEMS} are needed to learn",
-            f"Measure more: `selector profile {dataset.operator.name} --count 60`.",
+            sources_of_measurements(dataset.operator.name),
             problems,
         )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
@@ -15,6 +16,7 @@ from .terminal import output
 from .terminal.options import DatabaseOption, JsonOption
 
 if TYPE_CHECKING:
+    from kernel_selector.db import Database
     from selector.training.evaluation import Evaluation, TrainingReport
     from selector.training.judgements import Judgements
 
@@ -59,10 +61,9 @@ def train(
 
 
 def _measured(database: str | None) -> tuple[str, ...]:
-    from selector.profiling.profile import opened
     from selector.training.train import operators_with_measurements
 
-    with opened(database) as store:
+    with _opened(database, None) as store:
         return operators_with_measurements(store)
 
 
@@ -133,11 +134,10 @@ def _evaluation(operator: str, device: str | None, database: str | None, progres
 
 def _judged(operator: str, device: str | None, database: str | None) -> Judgements:
     from selector.errors import InvalidRequest
-    from selector.profiling.profile import opened
     from selector.training.judgements import Judgements, judge_all
     from selector.training.train import imported_operator, judge
 
-    with opened(database) as store:
+    with _opened(database, None if operator == ALL else operator) as store:
         if operator == ALL:
             return judge_all(store, device)
         if imported_operator(operator, store) is not None:
@@ -150,13 +150,20 @@ def _judged(operator: str, device: str | None, database: str | None) -> Judgemen
 def _require(operator: str, database: str | None) -> None:
     """Refuse an unknown operator before anything is said."""
     from kernel_selector.kernels import registry
-    from selector.profiling.profile import opened
     from selector.training.train import imported_operator
 
     if operator == ALL or operator in registry.operators():
         return
-    with opened(database) as store:
+    with _opened(database, operator) as store:
         imported_operator(operator, store)
+
+
+def _opened(database: str | None, operator: str | None) -> AbstractContextManager[Database]:
+    """Open database to learn from; where it is missing, the error says what measures the operator."""
+    from selector.profiling.profile import opened
+    from selector.training.dataset import sources_of_measurements
+
+    return opened(database, otherwise=sources_of_measurements(operator))
 
 
 def _while_saying(words: str, operator: str, work: Callable[[Progress], Result]) -> Result:

@@ -142,11 +142,25 @@ def test_a_part_of_a_device_is_not_taken_for_it(name, what):
 
 @pytest.mark.parametrize(
     ("name", "key"),
-    [("h2000", "nvidia-h200"), ("rtx 4900", "nvidia-geforce-rtx-4090"), ("gh20", "nvidia-gh200")],
+    [
+        ("h2000", "nvidia-h200'"),
+        ("rtx 4900", "nvidia-geforce-rtx-4090'"),
+        ("gh20", "nvidia-gh200"),
+        ("h100x", "h100'"),  # of several variants what they share, not a shorter name of another model
+        ("H100X", "h100'"),
+        ("hh100", "h100'"),
+        ("nvidia h10", "nvidia-h100'"),
+        ("a100x", "a100'"),
+        ("v10", "v100'"),
+        ("h100 pci", "nvidia-h100-pcie'"),
+        ("rtx pro 600", "rtx-pro-6000'"),
+        ("h100 sxm6", "nvidia-h100-80gb-hbm3'"),  # by an alias
+    ],
 )
 def test_the_nearest_of_the_known_is_suggested(name, key):
-    with pytest.raises(UnknownDevice, match=f"Did you mean '{key}"):
+    with pytest.raises(UnknownDevice, match=f"Did you mean '{key}") as error:
         known_device(name)
+    known_device(str(error.value).split("'")[3])
 
 
 def test_a_long_name_is_not_repeated():

@@ -246,7 +246,7 @@ def test_commands_in_errors_are_about_the_database_that_was_named(
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "one more.sqlite"
     words = [word.format(path) for word in named]
-    assert main(["train", *words]) == 1
+    assert main(["status", *words]) == 1
     assert f"`selector database upgrade --database '{path}'`" in line_of(capsys)
     assert main(["database", "upgrade", *words]) == 0
     capsys.readouterr()
@@ -264,3 +264,35 @@ def test_commands_in_errors_about_the_default_database_name_none(
 ) -> None:
     assert main(["status"]) == 1
     assert "`selector quickstart` or `selector database upgrade`," in line_of(capsys)
+
+
+@pytest.mark.parametrize("command", ["train", "evaluate"])
+@pytest.mark.parametrize(
+    ("operator", "ways"),
+    [
+        ([], "`selector profile lstm --count 60`, `selector quickstart` or `selector import FILE`"),
+        (["lstm"], "`selector profile lstm --count 60`, `selector quickstart` or `selector import FILE`"),
+        (["gelu"], "`selector profile gelu --count 60` or `selector import FILE`"),
+        (["grouped_gemm"], "`selector import FILE`"),
+    ],
+)
+def test_what_learns_names_what_measures_where_there_is_no_database(
+    command: str,
+    operator: list[str],
+    ways: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """An empty database, which `selector database upgrade` would make, has nothing to learn from either."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    monkeypatch.delenv("SELECTOR_DATABASE_URL", raising=False)
+    assert main([command, *operator]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert said.endswith(f" Measurements come from {ways}.")
+    assert said.startswith("error: No database at ")
+    assert main(["database", "upgrade"]) == 0
+    capsys.readouterr()
+    if operator != ["grouped_gemm"]:
+        assert main([command, *operator]) == 1
+        assert f" from {ways}." in capsys.readouterr().err

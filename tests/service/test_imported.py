@@ -75,6 +75,11 @@ def test_files_and_databases_are_exchanged(database, capsys, tmp_path):
     assert not document(capsys, "diff", database, "--database", other)["new"]
     assert document(capsys, "merge", database, "--database", other)["known"] == {foreign.OPERATOR: count}
     assert document(capsys, "promote", database, "--database", other)["models"] == 1
+    for command in ("merge", "diff", "promote"):
+        assert main([command, file, "--database", other]) == 1
+        assert f"`selector import {file} --database {other}`" in capsys.readouterr().err.replace("\n", "")
+    assert main(["status", "--database", file]) == 1
+    assert f"`selector import {file}`" in capsys.readouterr().err.replace("\n", "")
     assert main(["diff", database, "--database", other]) == 0
     assert foreign.OPERATOR in capsys.readouterr().out
 

@@ -24,7 +24,7 @@ from .places import Place, is_written_out
 from .report import LeftAlone, each_once, reason_of
 from .swap import Decision
 
-NOT_NAMED = "torch's own stays: overrides do not name it, and with overrides no layer is timed"
+NOT_NAMED = "torch's own stays: neither overrides nor a plan name it, and with these no layer is timed"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,17 +63,18 @@ class DecidedLayers:
         objective.
         """
         options = self._options
-        by_time = OBJECTIVES[options.objective] == "time" and not options.by_name_alone
+        by_name_alone = options.leaves_unnamed and options.plan is None
+        by_time = OBJECTIVES[options.objective] == "time" and not by_name_alone
         times = DeviceTimes(
             self._found if by_time and regime == LAUNCHED else (),
             self._device,
             options.database,
             replayed=replayed or options.objective == DEVICE_TIME,
         )
-        joints, left = self._joints(times, regime) if by_time else ([], [])
+        planned, single = PlanImplementations(options.plan), []
+        joints, left = self._joints(times, planned, regime) if by_time else ([], [])
         joined = {path for joint in joints for path in joint.paths}
         asked = {(layer.path, layer.problem) for layer in self._listed}
-        planned, single = PlanImplementations(options.plan), []
         caveats: dict[str, None] = {}
         for layer in self._found:
             if layer.path in joined:
@@ -98,9 +99,11 @@ class DecidedLayers:
         if isinstance(place, str):
             planned.next(layer, framework_only=True)
             return place, ()
-        if self._options.by_name_alone and self._options.named(layer) is None:
-            return NOT_NAMED, ()
-        known = planned.next(layer) or times.faster(layer.problem)
+        known = planned.next(layer)
+        if known is None:
+            if self._options.leaves_unnamed and self._options.named(layer) is None:
+                return NOT_NAMED, ()
+            known = times.faster(layer.problem)
         decided = self._decide(layer, place, known, regime)
         if regime == LAUNCHED or not isinstance(decided, Decision):
             return decided
@@ -139,8 +142,12 @@ class DecidedLayers:
             return f"torch's own is chosen ({why})", (gone,) if gone else caveats
         return Decision(layer, place, choice.implementation, why, caveats)
 
-    def _joints(self, times: DeviceTimes, regime: str) -> tuple[list[Joint], list[LeftAlone]]:
-        """Groups of layers to join, and those that cannot be joined with the reason."""
+    def _joints(
+        self, times: DeviceTimes, planned: PlanImplementations, regime: str
+    ) -> tuple[list[Joint], list[LeftAlone]]:
+        """Groups of layers to join, and those that cannot be joined with the reason. Of a plan of the user's
+        those alone whose product it names, as plans of published models do.
+        """
         free = [layer for layer in self._found if self._options.named(layer) is None]
 
         def ms(problem: Problem, name: str | None) -> float | None:
@@ -148,6 +155,8 @@ class DecidedLayers:
             return self._alone_ms(problem, name, regime) if known is None else known
 
         every = joining.joints(self._model, self._example, free, ms)
+        if self._options.leaves_unnamed and self._options.search.memory_bytes is None:
+            every = [one for one in every if planned.names(one.problem)]
         refused = [LeftAlone(path=one.path, problem=one.problem, why=one.why) for one in every if one.refused]
         return [one for one in every if not one.refused], refused
 

@@ -83,11 +83,11 @@ class OptimizeOptions:
         return OBJECTIVES[self.objective] == "time" and self.plan is None and not self.overrides
 
     @property
-    def by_name_alone(self) -> bool:
-        """Whether overrides alone say what is replaced: nothing is timed, and no plan or memory objective
-        says what the other layers get.
+    def leaves_unnamed(self) -> bool:
+        """Whether layers that overrides and a plan do not name stay as they are: nothing is timed, and no
+        memory objective says what these get.
         """
-        return bool(self.overrides) and self.plan is None and OBJECTIVES[self.objective] == "time"
+        return OBJECTIVES[self.objective] == "time" and not self.for_speed_alone
 
     def named(self, layer: Layer) -> str | None:
         """Override for a layer, by its path or its operator."""
@@ -102,6 +102,10 @@ class PlanImplementations:
         for one in plan or ():
             problem = registry.operator(one.operator).problem(dict(one.hyperparameters))
             self._left.setdefault(problem, []).extend([one.implementation] * one.count)
+
+    def names(self, problem: Problem) -> bool:
+        """Whether a layer of this problem is left in the plan."""
+        return bool(self._left.get(problem))
 
     def next(self, layer: Layer, *, framework_only: bool = False) -> tuple[str, str] | None:
         """Planned implementation of a layer and the reason, or None for a layer outside the plan.

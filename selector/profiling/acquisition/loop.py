@@ -72,6 +72,11 @@ class Active:
         """Add a record to the sampler of its operator."""
         _add(self.samplers[record.problem.operator], record)
 
+    def part(self) -> None:
+        """Draw otherwise than another run over the same problems."""
+        for sampler in self.samplers.values():
+            sampler.part()
+
 
 def _add(sampler: Sampler, record: Record) -> None:
     if record.implementation in sampler.problems.get(record.problem, ()):

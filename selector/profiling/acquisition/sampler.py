@@ -30,6 +30,7 @@ CONSIDERED = 300  # candidates, drawn at random from more
 JUDGED_BY = 500  # problems, drawn at random from more
 CONTEND = 3.0  # standard deviations: who is further behind a choice is no alternative to it
 WORTH = 0.0001  # of log time, over all problems together: what gains less a measurement is not worth it
+AS_GOOD = 0.5  # of the largest gain: what samplers that part draw from
 VISIT = 0.5  # measurements, as many as the way to a problem costs
 FAILURE = 2.0  # of log time: what choosing somebody who fails costs
 NEVER = 1e3  # of log time, for what cannot run
@@ -58,6 +59,7 @@ class Sampler:
         self._column = {name: column for column, name in enumerate(self._names)}
         self._times, self._failing = GaussianProcess(self._at), FailureProbability(self._at)
         self._random = random.Random(self.seed)
+        self._apart = False
         self._proposed: set[int] = set()
         self._new: dict[int, float] = {}
         self._known = np.full(self._shape, np.nan)  # log times; infinite where it failed
@@ -98,8 +100,15 @@ class Sampler:
         best = int(np.argmax(gains))
         if gains[best] < WORTH:
             return None
+        if self._apart:
+            worth = np.flatnonzero(gains >= max(WORTH, AS_GOOD * gains[best]))
+            best = int(self._random.choice(worth))
         of_each = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
         return self._propose(groups[of_each[best]][: count[best]])
+
+    def part(self) -> None:
+        """Propose otherwise than another sampler that knows the same: at random among what gains much."""
+        self._random, self._apart = random.Random(), True
 
     def choices(self) -> dict[Problem, str]:
         """Selected implementation of each problem, from the measurements so far."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 from collections.abc import Sequence
 
 import typer
@@ -51,12 +53,19 @@ def without_dashes(option: str | None) -> str:
 
 
 def about(database: str | None, text: str) -> str:
-    """The text, in which every command that uses a database is about the one that was named."""
+    """The text, in which every command that uses a database is about the one that was named.
+
+    But what imports the very file that was named as one: no database can be made of that.
+    """
     if not database:
         return text
     from selector.selection.database import same_database
 
-    return COMMAND.sub(lambda found: f"`{found[1]}{same_database(database)}`", text)
+    is_imported = re.compile(rf"selector import {re.escape(shlex.quote(os.path.abspath(database)))}$")
+    return COMMAND.sub(
+        lambda found: found[0] if is_imported.match(found[1]) else f"`{found[1]}{same_database(database)}`",
+        text,
+    )
 
 
 def seconds(text: str) -> float:

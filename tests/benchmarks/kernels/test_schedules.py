@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.common.result import read_result
+from benchmarks.common.result import RESULTS, read_result
 from benchmarks.kernels import _schedule_runs, schedules
 from kernel_selector.kernels.matmul.limits import Limits
 from kernel_selector.kernels.matmul.ranking import Size, shortlist
@@ -55,7 +55,7 @@ def test_products_are_held_out_of_what_was_tuned() -> None:
 
 
 def test_the_ranking_as_it_is_now_finds_fast_schedules_in_what_was_measured() -> None:
-    result = read_result(schedules.RESULTS / "schedules_nvidia-h200.json.xz")
+    result = read_result(RESULTS / "schedules_nvidia-h200.json.xz")
     shares = [schedules.replayed(record) for record in result["records"]]
     assert statistics.geometric_mean(shares) >= 0.97
     assert min(shares) >= 0.92

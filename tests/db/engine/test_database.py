@@ -136,6 +136,29 @@ def test_garbage_is_refused_and_left_alone(path, create, refusal):
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
+@pytest.mark.parametrize(
+    ("content", "shown"),
+    [
+        (b'{"operator": "lstm"}\n', r"""'{"operator": "ls'"""),
+        (b'{"a": 1}\n{"a": 2}\n', r"""'{"a": 1}\n{"a": 2'"""),
+        (b"ms,b\r\n1,2\r\n", r"'ms,b\r\n1,2\r\n'"),
+        ("größe,ms\n".encode(), "the bytes 67 72"),
+        (b"PAR1" + bytes(90), "the bytes 50 41 52 31"),
+        (b"\x1f\x8b\x08\x00" + bytes(90), "the bytes 1f 8b"),
+    ],
+)
+def test_a_file_of_measurements_is_said_to_be_imported(path, content, shown, refusal):
+    path.write_bytes(content)
+    refusal(DatabaseCorrupt, path, shown, "Nothing was changed", f"`selector import {path}`")
+
+
+def test_a_file_of_bytes_is_not_taken_for_measurements(path):
+    path.write_bytes(b"\x00\xff\x07" * 1000)
+    with pytest.raises(DatabaseCorrupt, match="Restore a copy, or move the file away") as error:
+        Database.open(path)
+    assert "import" not in str(error.value)
+
+
 @pytest.mark.parametrize("length", [1, 50, 99, 100, 4096, 20000, -1])
 @pytest.mark.parametrize("create", [False, True])
 def test_a_truncated_file_is_refused_and_left_alone(filled, length, create, refusal):

@@ -107,8 +107,8 @@ def test_a_damaged_model_is_trained_anew_by_quickstart(damaged: Path) -> None:
 def test_a_device_that_is_elsewhere_comes_with_a_caveat_about_build(selector_of) -> None:
     choice = selector_of().choose(hidden=64, batch=8, device="h200")
     assert choice.torch_device is None
-    assert any("build() makes the module on the CPU" in caveat for caveat in choice.caveats)
-    assert "build() makes the" in choice.explain()
+    assert any("in this machine: build() needs it" in caveat for caveat in choice.caveats)
+    assert "build() needs it" in choice.explain()
     here = selector_of().choose(hidden=64, batch=8, device="cpu")
     assert not any("build()" in caveat for caveat in here.caveats)
     assert devices.resolve("h200").torch_device is None

@@ -121,6 +121,22 @@ def test_a_device_without_implementations_is_refused_in_words(asked):
     assert "Did you mean" not in str(error.value)
 
 
+@pytest.mark.parametrize("asked", ["h100 mig", "rtx 4090 laptop"])
+def test_a_part_of_a_device_is_refused_in_words(asked):
+    with pytest.raises(UnknownDevice, match=r"is a (MIG slice|laptop GPU).* In this machine: cpu") as error:
+        resolve(asked)
+    assert "Did you mean" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("asked", "meant"), [("h100x", "h100"), ("another-cpu-8", "another-cpu-7"), ("cpu-77", "another-cpu-7")]
+)
+def test_the_nearest_of_the_known_and_the_measured_is_suggested(asked, meant):
+    measured = Device(name="Another CPU 7", kind="cpu")
+    with pytest.raises(UnknownDevice, match=f"Did you mean '{meant}'.* Known: another-cpu-7, .* In this"):
+        resolve(asked, [measured])
+
+
 @pytest.mark.parametrize("asked", ["h2000x", "cuda:99", "cuda", "tpu", ""])
 def test_unknown(asked):
     with pytest.raises(UnknownDevice, match="cpu"):

@@ -9,6 +9,7 @@ import copy
 import io
 import pickle
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -79,6 +80,18 @@ def products(model: Any, example: dict[str, Tensor], monkeypatch: pytest.MonkeyP
         patch.setattr("selector.nn.joined.joined", counting)
         model(**example)
     return seen
+
+
+def test_a_plan_says_whether_they_become_one(model: Any, example: dict[str, Tensor]) -> None:
+    """That of a published model has the product, that of a torch model has three layers."""
+    linear = {"in_features": 16, "rows": 16, "dtype": "float32", "mode": "training"}
+    one = {"operator": "linear", "implementation": "torch_linear", "count": 2}
+    product = SimpleNamespace(**one, hyperparameters={**linear, "out_features": 48})
+    apart = SimpleNamespace(**{**one, "count": 8}, hyperparameters={**linear, "out_features": 16})
+    for plan, expected in (([product, apart], EVERY), ([apart], []), ([], [])):
+        assert places(selector.optimize(model, example, plan=plan)) == expected
+        selector.restore(model)
+    assert places(selector.optimize(model, example, memory_limit="1GiB")) == EVERY
 
 
 def test_a_model_computes_trains_and_is_restored_as_before(

@@ -114,6 +114,36 @@ def test_layers_that_overrides_do_not_name_stay_since_nothing_is_timed(objective
 
 
 @pytest.mark.usefixtures("promised")
+@pytest.mark.parametrize("objective", ["throughput", "device_time"])
+def test_layers_that_a_plan_does_not_name_stay_since_nothing_is_timed(objective: str) -> None:
+    """Neither more of a kind than it has, nor other kinds; what overrides name beside it is replaced."""
+    model, x = nn.Sequential(*(nn.Linear(63, 63) for _ in range(3)), nn.Linear(63, 9)), torch.randn(3, 63)
+    problem = {"rows": 3, "in_features": 63, "dtype": "float32", "mode": "training"}
+    planned = [SimpleNamespace(operator="linear", hyperparameters=problem, implementation="padded", count=2)]
+    report = selector.optimize(model, x, objective=objective, plan=planned)
+    assert {one.path: (one.implementation, one.why) for one in report.replaced} == {
+        "0": ("padded", "as planned"),
+        "1": ("padded", "as planned"),
+    }
+    assert {one.path: one.why for one in report.left_alone} == {"2": NOT_NAMED, "3": NOT_NAMED}
+    selector.restore(model)
+    both = selector.optimize(model, x, objective=objective, plan=planned, overrides={"3": "column_major"})
+    assert {one.path: one.implementation for one in both.replaced} == {
+        "0": "padded",
+        "1": "padded",
+        "3": "column_major",
+    }
+    selector.restore(model)
+    least = selector.optimize(model, x, objective="memory", plan=planned)
+    assert {one.path: one.implementation for one in least.replaced} == {
+        "0": "padded",
+        "1": "padded",
+        "2": "column_major",
+        "3": "column_major",
+    }
+
+
+@pytest.mark.usefixtures("promised")
 def test_what_overrides_do_not_name_goes_by_a_plan_or_by_memory_where_that_is_asked_for() -> None:
     model, x = nn.Sequential(*(nn.Linear(63, 63) for _ in range(3))), torch.randn(3, 63)
     named = {"1": "padded"}
