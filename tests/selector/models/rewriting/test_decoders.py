@@ -31,10 +31,21 @@ SIZES = {
     "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 32, "pad_token_id": 0,
     "bos_token_id": 1, "eos_token_id": 2, "attention_dropout": 0.0, "residual_dropout": 0.0,
 }  # fmt: skip
+USUAL = {"LlamaForCausalLM", "Qwen3ForCausalLM", "GemmaForCausalLM", "Phi3ForCausalLM"}
+USUAL_NORMS = {"LlamaRMSNorm", "T5LayerNorm", "Olmo2RMSNorm", "HeliumRMSNorm"}  # of each way to write it
+
+
+def rarer(*values: str) -> Any:
+    """A case that is left to the full suite."""
+    return pytest.param(*values, marks=pytest.mark.full)
+
+
 DECODERS = [
-    name for name, (_, kind) in hugging_face.STANDS_FOR.items() if kind is CausalDecoder
-]  # those that are in the transformers at hand
-NORMS = list(RMS_NORMS.items())
+    name if name in USUAL else rarer(name)
+    for name, (_, kind) in hugging_face.STANDS_FOR.items()
+    if kind is CausalDecoder
+]
+NORMS = [(family, name) if name in USUAL_NORMS else rarer(family, name) for family, name in RMS_NORMS.items()]
 
 
 def theirs(name: str, home: str) -> Any:
