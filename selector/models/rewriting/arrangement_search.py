@@ -18,14 +18,13 @@ from .arrangements import Arrangement, refuse_sharded, unwrapped
 from .budget import Budget, Progress
 from .compilation import CompiledCode, expected_seconds
 from .equivalence import Original
-from .paired_timing import LEAST_GAIN, Limits, Outcome, chained
+from .paired_timing import Limits, Outcome, chained
 from .report import TriedArrangement, factor
 from .timing import Steps
 from .trial import OURS, ReplacementGroup, Trial, TrialFailed, alike, all_replaced, words_of
 from .trials import AS_GIVEN, FEW, LEAST_SECONDS, REPLAYED, REPLAYED_OURS, Trials
 
 MOST_SECONDS = 10.0  # for one comparison
-MUCH_LESS = 0.9  # of the memory of an arrangement that is as fast
 SET_ASIDE = 0.75  # of the time, at most, for the first compilation
 PASSES = 2 * (Limits.steps + 2)  # of the shortest comparison
 
@@ -248,7 +247,7 @@ class ArrangementSearch:
             return
         found = self._compared(wider, alone)
         fault = None
-        if isinstance(found, Outcome) and not found.slower:
+        if isinstance(found, Outcome) and found.faster:
             wider = self._with_peak(wider)
             fault = self._too_large(wider)
         self._compiled.append(replace(wider, outcome=None if fault else self._against_given(found)))
@@ -332,26 +331,14 @@ class ArrangementSearch:
         return min(MOST_SECONDS, max(LEAST_SECONDS, left / (self._to_come + 1)))
 
     def _taken(self, wider: Trial, found: Outcome | str) -> bool:
-        """Whether an arrangement is faster than the current one, or compiled, as fast and takes much less
-        memory; it then becomes that.
-        """
-        if not (isinstance(found, Outcome) and (found.faster or self._takes_less(wider, found))):
+        """Whether an arrangement is faster than the current one, which it then becomes."""
+        if not (isinstance(found, Outcome) and found.faster):
             return False
         against = self._against_given(found)
         self._last = found if self._current is self._trials.given else ""
         self._current = replace(wider, outcome=against)
         self._stacks = wider.stacks or self._stacks
         return True
-
-    def _takes_less(self, wider: Trial, found: Outcome) -> bool:
-        """Whether a compiled arrangement is as fast within noise as another one than the model as given, in
-        much less memory.
-        """
-        if self._current is self._trials.given or wider.compile_s is None or wider.peak_bytes is None:
-            return False
-        before = self._with_peak(self._current).peak_bytes
-        as_fast = not found.slower and found.ratio <= 1 + LEAST_GAIN
-        return as_fast and before is not None and wider.peak_bytes < MUCH_LESS * before
 
     def _against_given(self, found: Outcome | str) -> Outcome | None:
         """Comparison with the current arrangement as one with the model as given, where both were timed."""

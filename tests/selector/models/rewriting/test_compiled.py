@@ -282,21 +282,6 @@ def test_what_takes_too_much_memory_is_not_kept(x: Tensor, monkeypatch: pytest.M
     assert report.arrangements[-1].why == "a step takes 2 MiB, and allowed are 1 MiB"
 
 
-@pytest.mark.parametrize(
-    ("faster", "share", "kept"),
-    [("compiled", 0.6, "reduce_overhead"), ("compiled", 0.95, "compiled"), ("as given", 0.6, "as given")],
-)
-def test_of_two_that_are_as_fast_the_one_with_much_less_memory_is_kept(
-    x: Tensor, faster: str, share: float, kept: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    both = {} if faster == "as given" else {"compiled": 5.0, "reduce_overhead": 5.0}
-    steps_take(monkeypatch, {"compiled": 11.0, **both})
-    bytes_of = {"reduce_overhead": int(share * 2**21)}
-    monkeypatch.setattr(trials.Trials, "peak_bytes", lambda _, trial: bytes_of.get(trial.name, 2**21))
-    report = selector.optimize(Model(), x, arrangements=("compiled", "reduce_overhead"))
-    assert report.kept == kept
-
-
 def test_what_is_not_faster_than_the_model_as_given_in_the_end_is_not_kept(
     x: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
