@@ -131,6 +131,8 @@ def _spelled(keys: Iterable[str]) -> dict[str, str]:
         words, model = key.split("-"), _slug(Device(name=key, kind="").model)
         for first in range(len(words)):
             spelled["-".join(words[first:])] = key
+            if key not in known_devices():  # a processor's, of which nothing shorter is a name
+                continue
             for last in range(first + 1, len(words)):
                 if model in "".join(words[first:last]):
                     shared["-".join(words[first:last])].add(key)

@@ -147,7 +147,8 @@ def optimize(
         name stay torch's own, unless overrides name them, or objective "memory" says what they get.
     outputs : ("loss",), optional
         Used outputs. With the loss alone, the heads of Hugging Face's BERT and RoBERTa for masked words, and
-        of GPT-2, compute it without logits, and return none for calls with labels.
+        of GPT-2 and decoders of Llama's form, compute it without logits, and return none for calls with
+        labels; decoders then fill no cache either, unless they are asked to.
     arrangements : sequence of str, optional
         What is tried beside the model as it is, among "ours" (replaced layers), "replayed",
         "replayed_ours", "compiled", "compiled_ours", "reduce_overhead", "reduce_overhead_ours" and

@@ -73,6 +73,7 @@ class Predictor:
         names = tuple(manifest["implementations"])
         self.learned = int(manifest["rows"])  # measurements
         _check_words((*manifest["hosts"], *names, *manifest["implementations"].values()))
+        self.hosts: frozenset[str] = frozenset(manifest["hosts"])  # that it has learned from
         self._places = {name: place for place, name in enumerate(names)}
         self._errors = ErrorFactors.of(manifest["errors"], names)
         self._environments = [Environment.from_dict(data) for data in manifest["environments"]]

@@ -221,15 +221,13 @@ def _here(knowledge: Knowledge, tier: Tier, problem: Problem, request: Request, 
         if is_own:
             return tier if is_asked else tier._replace(source="near")
         return tier._replace(source=transfer.SOURCE, origin=origin)
-    evidence = knowledge.evidence(problem.operator, origin.key)
-    if origin is request.device:
-        tier = transfer.in_host(tier, problem, origin, evidence)
-    else:
-        seen = knowledge.corrections(problem.operator, request.device, origin)
-        tier = transfer.carried(tier, problem, request.device, origin, evidence.host_shares, seen)
-    if request.measured_in == request.regime:
-        return tier
-    return regimes.carried(knowledge, tier, problem, request, origin)
+    evidence, is_own = knowledge.evidence(problem.operator, origin.key), origin is request.device
+    if not is_own:
+        seen, host = knowledge.corrections(problem.operator, request.device, origin), evidence.host_shares
+        tier = transfer.carried(tier, problem, request.device, tier.origin or origin, host, seen)
+    if request.measured_in != request.regime:
+        tier = regimes.carried(knowledge, tier, problem, request, origin)
+    return transfer.in_host(tier, problem, origin, evidence)._replace(origin=None) if is_own else tier
 
 
 def _candidates(request: Request) -> tuple[str, Sequence[str], Mapping[str, str]]:

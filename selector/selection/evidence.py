@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from datetime import datetime
 from functools import cached_property
 from itertools import chain
@@ -163,10 +163,24 @@ class Evidence:
     @cached_property
     def host_shares(self) -> HostShares:
         """The host's shares of the times; looked at where these are carried over to another device."""
+        return self._shares_of(lambda _: True)
+
+    def host_shares_in(self, host: str) -> HostShares:
+        """The same of what was measured in one host alone."""
+        if host not in self._shares_by_host:
+            self._shares_by_host[host] = self._shares_of(lambda setting: setting.device.host == host)
+        return self._shares_by_host[host]
+
+    @cached_property
+    def _shares_by_host(self) -> dict[str, HostShares]:
+        return {}
+
+    def _shares_of(self, counts: Callable[[Setting], bool]) -> HostShares:
         return HostShares(
             (problem, name, one.estimate.time_ms)
             for problem in self.problems.values()
-            for group in self.measured_at(problem).values()
+            for key, group in self.measured_at(problem).items()
+            if counts(self.settings[key])
             for name, one in group.items()
             if one.estimate is not None
         )
@@ -222,7 +236,7 @@ class Evidence:
                 least_noise = 0.0 if _same_host(setting, here) else OTHER_MACHINE
                 tier = self._tier(problem, group, differences, current=current, least_noise=least_noise)
                 if tier is not None:
-                    yield tier._replace(origin=setting.device) if least_noise else tier
+                    yield tier
 
     def measured_at(self, problem: Problem) -> Groups:
         """Measurements of a problem, by their circumstances."""
@@ -286,7 +300,6 @@ class Evidence:
             shipped=tier.shipped,
             doublings=apart,
             problem=neighbour,
-            origin=tier.origin,
         )
 
     def bounded(self, tier: Tier, problem: Problem, here: Device) -> Tier:

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from .imported_evidence import ImportedEvidence
 
 _OPENING = Lock()  # threads that ask at once wait for the first
-OTHER_HOST = "The cost model learned from host {}, not {}: times of launches go by those of this host."
+OTHER_HOST = "The cost model learned from host {}, not {}"
+LAUNCHES = ": times of launches go by those of this host."
 UNUSABLE = "The measurements that come with this package cannot be used: "
 
 
@@ -207,17 +208,6 @@ class Knowledge:
         found = [(body.predictor(operator), ships) for body, ships in bodies if body]
         return [(predictor, ships) for predictor, ships in found if predictor is not None]
 
-    def learned_as(self, device: Device, *, ships: bool) -> Device:
-        """The GPU as a body's cost model has learned it: of the same kind, if need be in another host.
-
-        A model that has seen one host or two would take what sets the cards apart for what launches cost.
-        """
-        body = self.shipped if ships else self.own
-        alike = [one for one in body.devices if one.key == device.key] if body else []
-        if device.kind != "cuda" or not alike or any(one.fingerprint == device.fingerprint for one in alike):
-            return device
-        return next(one for one in self.devices if one.fingerprint == alike[0].fingerprint)
-
 
 class ModelQuestion(NamedTuple):
     """A question to cost models: estimates for candidates of a problem, by name, on a device."""
@@ -254,6 +244,20 @@ def best_predictions(
     return found
 
 
+def _as_learned(knowledge: Knowledge, predictor: Predictor, device: Device) -> tuple[Device, Sequence[str]]:
+    """The GPU as a cost model has learned it, of the same kind and if need be in another host, and caveats.
+
+    A model that has seen one host or two would take what sets the cards apart for what launches cost.
+    """
+    alike = [one for one in knowledge.devices if one.key == device.key and one.host in predictor.hosts]
+    if device.kind != "cuda" or not alike or device.host in predictor.hosts:
+        return device, ()
+    if not device.host:
+        return alike[0], ()
+    words = OTHER_HOST.format(alike[0].host, device.host)
+    return alike[0], (words + (LAUNCHES if device.launch_us and alike[0].launch_us else "."),)
+
+
 def _tiers_of(
     knowledge: Knowledge, predictor: Predictor, asked: Sequence[ModelQuestion], *, ships: bool
 ) -> Iterator[Tier]:
@@ -261,8 +265,7 @@ def _tiers_of(
     if not asked:
         return
     first = asked[0]
-    learned, host = knowledge.learned_as(first.device, ships=ships), first.device.host
-    caveats = [OTHER_HOST.format(learned.host, host)] if host not in ("", learned.host) else []
+    learned, caveats = _as_learned(knowledge, predictor, first.device)
     for tier in predictor.tiers(
         [one.problem for one in asked],
         [one.names for one in asked],

@@ -88,8 +88,7 @@ def carried(knowledge: Knowledge, tier: Tier, problem: Problem, request: Request
         return tier
     known, host = registry.implementations(problem.operator), knowledge.evidence(problem.operator, origin.key)
     between = transfer.Between(device, device, problem["dtype"])
-    measured = knowledge.learned_as(origin, ships=True)
-    faster = transfer.Between(device, measured, problem["dtype"]).host
+    faster = transfer.Between(device, origin, problem["dtype"]).host
     nearest, _ = seen.places[0]
     noise = 0.0 if nearest.key == device.key else transfer.doubt(device, nearest).least_gain
     estimates = {}

@@ -132,24 +132,22 @@ def carried(
 
 
 def in_host(tier: Tier, problem: Problem, device: Device, evidence: Evidence) -> Tier:
-    """The tier of a GPU in another host, its `origin`, as of one in the host of `device`.
+    """Predictions for a GPU in another host, their tier's `origin`, as of one in the host of `device`.
 
     What the device takes stays, what the host takes goes by what a launch takes in both, where that is known.
     `evidence` is of the kind of GPU.
     """
     origin = tier.origin
-    if origin is None:
+    if origin is None or not device.host or device.launch_us in (None, origin.launch_us):
         return tier
-    if device.kind != "cuda" or not device.host or device.launch_us in (None, origin.launch_us):
-        return tier._replace(origin=None)
-    host, known = evidence.host_shares, registry.implementations(problem.operator)
+    host, known = evidence.host_shares_in(origin.host), registry.implementations(problem.operator)
     between = Between(replace(origin, host=device.host, launch_us=device.launch_us), origin, problem["dtype"])
     estimates = {}
     for name, one in tier.estimates.items():
         work = known[name].work(problem)
         ratio = between.ratio(one.time_ms, host.ms(name, problem["mode"], work.launches), work)
         estimates[name] = one.timed(ratio, 1.0, 0.0)
-    return tier._replace(estimates=estimates, origin=None)
+    return tier._replace(estimates=estimates)
 
 
 def runs_the_same(device: Device, other: Device) -> bool:

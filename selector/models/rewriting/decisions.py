@@ -24,6 +24,8 @@ from .places import Place, is_written_out
 from .report import LeftAlone, each_once, reason_of
 from .swap import Decision
 
+WITHOUT_LOGITS = "left to the compiler, without the logits that it would store as an output"
+NO_SUCH_LAYER = "the example runs no layer of these hyperparameters; plan for the batch that the example has."
 NOT_NAMED = "torch's own stays: neither overrides nor a plan name it, and with these no layer is timed"
 
 
@@ -88,7 +90,7 @@ class DecidedLayers:
                 caveats |= dict.fromkeys(more)
                 if (layer.path, layer.problem) in asked:
                     left.append(LeftAlone(path=layer.path, problem=layer.problem, why=why))
-        notes = (*each_once(caveats), *self._no_head(), *self._unused(), *times.advice)
+        notes = (*each_once(caveats), *self._no_head(), *self._unused(planned), *times.advice)
         return Decisions(single=single, joints=joints, left=tuple(left), notes=notes)
 
     def _decided(
@@ -110,7 +112,7 @@ class DecidedLayers:
         if decided.implementation not in LEFT_TO_THE_COMPILER:
             return decided
         if layer.problem.operator == HEAD:  # whose logits no compiler leaves out while they are an output
-            return replace(decided, implementation=registry.operator(HEAD).default)
+            return replace(decided, implementation=registry.operator(HEAD).default, why=WITHOUT_LOGITS)
         return f"left to the compiler ({decided.why})", decided.caveats
 
     def _decide(
@@ -156,7 +158,7 @@ class DecidedLayers:
 
         every = joining.joints(self._model, self._example, free, ms)
         if self._options.leaves_unnamed and self._options.search.memory_bytes is None:
-            every = [one for one in every if planned.names(one.problem)]
+            every = [one for one in every if planned.take(one.problem)]
         refused = [LeftAlone(path=one.path, problem=one.problem, why=one.why) for one in every if one.refused]
         return [one for one in every if not one.refused], refused
 
@@ -181,8 +183,11 @@ class DecidedLayers:
             return ()
         return (f"outputs={outputs!r} changed nothing: no linear layer with its cross-entropy was found.",)
 
-    def _unused(self) -> tuple[str, ...]:
-        """Notes on overrides that match no layer."""
+    def _unused(self, planned: PlanImplementations) -> tuple[str, ...]:
+        """Notes on overrides and kinds of layers in a plan that match no layer."""
         known = {name for layer in self._found for name in (layer.path, layer.problem.operator)}
         names = [repr(name) for name in self._options.overrides if name not in known]
-        return (f"overrides for {', '.join(names)}: the example runs no such layer.",) if names else ()
+        notes = [f"overrides for {', '.join(names)}: the example runs no such layer."] if names else []
+        if self._options.search.memory_bytes is None:  # else the plan is of this example
+            notes += [f"the plan has {one}: {NO_SUCH_LAYER}" for one in planned.untouched]
+        return tuple(notes)

@@ -102,10 +102,17 @@ class PlanImplementations:
         for one in plan or ():
             problem = registry.operator(one.operator).problem(dict(one.hyperparameters))
             self._left.setdefault(problem, []).extend([one.implementation] * one.count)
+        self._counts = {problem: len(names) for problem, names in self._left.items()}
 
-    def names(self, problem: Problem) -> bool:
-        """Whether a layer of this problem is left in the plan."""
-        return bool(self._left.get(problem))
+    def take(self, problem: Problem) -> bool:
+        """Whether a layer of this problem was left in the plan, which then has one less."""
+        left = self._left.get(problem)
+        return bool(left and left.pop(0))
+
+    @property
+    def untouched(self) -> tuple[Problem, ...]:
+        """Problems of the plan of which no layer was asked for."""
+        return tuple(problem for problem, count in self._counts.items() if len(self._left[problem]) == count)
 
     def next(self, layer: Layer, *, framework_only: bool = False) -> tuple[str, str] | None:
         """Planned implementation of a layer and the reason, or None for a layer outside the plan.

@@ -127,11 +127,11 @@ def test_the_cost_model_answers_that_has_seen_what_is_most_alike(own, shipped, c
         known = {} if doublings is None else {"hoisted": ESTIMATE}
         tier = Tier("model", known, doublings=doublings or 0.0)
         tiers = lambda problems, _, **__: [tier] * len(problems)  # noqa: E731
-        return SimpleNamespace(version=version, learned=60, tiers=tiers)
+        return SimpleNamespace(version=version, learned=60, tiers=tiers, hosts=frozenset())
 
     asked = ModelQuestion(PROBLEM, ("hoisted",), replay.HERE, None, imported=False, least_noise=(0.0, 0.0))
     pair = [(predictor("own", own), False), (predictor("shipped", shipped), True)]
-    known: Any = SimpleNamespace(learned_as=lambda device, **_: device)
+    known: Any = SimpleNamespace(devices=())
     found = best_predictions(known, pair, {7: asked})[7]
     assert found.model == counts
     assert found.shipped == (set(found.estimates) if counts == "shipped" else set())
@@ -191,3 +191,34 @@ def test_devices_of_both_are_known_by_name(selector_of, ships, sqlite_database) 
     known = Selector(sqlite_database, shipped=True)
     assert [one["key"] for one in known.devices() if one["measured"]] == [replay.HERE.key, theirs.key]
     assert known.device("Their CPU 9").key == theirs.key
+
+
+@pytest.mark.parametrize(
+    ("host", "launch_us", "learned", "words"),
+    [
+        ("A", 5.0, "A", ""),
+        ("B", 10.0, "A", "learned from host A, not B: times of launches go by those of this host."),
+        ("B", None, "A", "learned from host A, not B."),
+        ("", 5.0, "A", ""),
+    ],
+)
+def test_a_cost_model_is_asked_about_a_gpu_in_a_host_that_it_has_learned(
+    host, launch_us, learned, words
+) -> None:
+    """Whatever else was measured in the host at hand, of which the model of this operator knows nothing."""
+    gpu = replace(replay.HERE, kind="cuda", name="NVIDIA H200", host="A", launch_us=5.0)
+    here = replace(gpu, host=host, launch_us=launch_us)
+    asked: list[Any] = []
+
+    def tiers(problems: Any, _: Any, *, device: Any, **__: Any) -> list[Tier]:
+        asked.append(device)
+        return [Tier("model", {"hoisted": ESTIMATE})] * len(problems)
+
+    predictor: Any = SimpleNamespace(version="1", learned=60, tiers=tiers, hosts=frozenset({"A"}))
+    known: Any = SimpleNamespace(devices=(replace(gpu, host="B"), gpu))
+    question = ModelQuestion(PROBLEM, ("hoisted",), here, None, imported=False, least_noise=(0.0, 0.0))
+    (tier,) = best_predictions(known, [(predictor, False)], {0: question}).values()
+    assert [one.host for one in asked] == [learned]
+    assert tier.origin == (None if host == "A" else gpu)
+    assert "".join(tier.caveats).endswith(words)
+    assert bool(tier.caveats) == bool(words)
