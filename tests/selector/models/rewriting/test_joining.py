@@ -88,7 +88,8 @@ def test_a_plan_says_whether_they_become_one(model: Any, example: dict[str, Tens
     one = {"operator": "linear", "implementation": "torch_linear", "count": 2}
     product = SimpleNamespace(**one, hyperparameters={**linear, "out_features": 48})
     apart = SimpleNamespace(**{**one, "count": 8}, hyperparameters={**linear, "out_features": 16})
-    for plan, expected in (([product, apart], EVERY), ([apart], []), ([], [])):
+    single = SimpleNamespace(**{**vars(product), "count": 1})
+    for plan, expected in (([product, apart], EVERY), ([single, apart], EVERY[:1]), ([apart], []), ([], [])):
         assert places(selector.optimize(model, example, plan=plan)) == expected
         selector.restore(model)
     assert places(selector.optimize(model, example, memory_limit="1GiB")) == EVERY

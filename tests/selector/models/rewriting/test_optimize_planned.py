@@ -70,6 +70,16 @@ def test_a_plan_says_which_layers_get_what() -> None:
     torch.testing.assert_close(model(x), expected)
 
 
+def test_a_plan_for_another_batch_is_said_to_name_no_layer_of_the_example() -> None:
+    problem = {"rows": 8, "in_features": 63, "dtype": "float32", "mode": "training"}
+    planned = SimpleNamespace(operator="linear", hyperparameters=problem, implementation="padded", count=2)
+    report = selector.optimize(nn.Sequential(nn.Linear(63, 63)), torch.randn(3, 63), plan=[planned])
+    assert not report.replaced
+    (note,) = [one for one in report.notes if "the plan has" in one]
+    assert "rows=8" in note
+    assert "plan for the batch that the example has" in note
+
+
 def test_what_cannot_be_replaced_leaves_the_plan_to_the_others(model: nn.Module) -> None:
     """The second layer's forward is another one: of the framework's own the plan has one."""
     x = torch.randn(3, 64)
