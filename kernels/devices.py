@@ -83,7 +83,7 @@ def _unknown(name: str, asked: frozenset[str], keys: set[str]) -> UnknownDevice:
                 "here. `selector devices` lists those that can be named."
             )
     spelled = _spelled(keys)
-    close = get_close_matches(_slug(str(name)[:LONGEST_SHOWN]), spelled, n=1)
+    close = get_close_matches(slug(str(name)[:LONGEST_SHOWN]), spelled, n=1)
     hint = f"Did you mean {spelled[close[0]]!r}? " if close else ""
     return UnknownDevice(f"Unknown device {shorten(name)}. {hint}Known: {', '.join(sorted(keys))}.")
 
@@ -125,22 +125,23 @@ def _spelled(keys: Iterable[str]) -> dict[str, str]:
     The last words may be missing as well, but for those of the model: `h100x` is nearer to `h800` than to
     `h100-80gb-hbm3`. That which several variants share stands for all of them.
     """
-    spelled = {_slug(alias): one.device.key for one in _table() for alias in one.aliases}
+    spelled = {slug(alias): one.device.key for one in _table() for alias in one.aliases}
     shared: dict[str, set[str]] = defaultdict(set)
     for key in sorted(keys):
-        words, model = key.split("-"), _slug(Device(name=key, kind="").model)
+        words, model = key.split("-"), slug(Device(name=key, kind="").model)
+        # of a processor's key nothing shorter is a name
+        ends = range(1, len(words)) if key in known_devices() else ()
         for first in range(len(words)):
             spelled["-".join(words[first:])] = key
-            if key not in known_devices():  # a processor's, of which nothing shorter is a name
-                continue
-            for last in range(first + 1, len(words)):
+            for last in (end for end in ends if end > first):
                 if model in "".join(words[first:last]):
                     shared["-".join(words[first:last])].add(key)
     alone = {words: next(iter(meant)) if len(meant) == 1 else words for words, meant in shared.items()}
     return alone | spelled
 
 
-def _slug(text: str) -> str:
+def slug(text: str) -> str:
+    """A name as the key of a device with it."""
     return Device(name=text, kind="").key
 
 

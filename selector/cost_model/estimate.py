@@ -19,6 +19,7 @@ LEAST_GAIN = 0.1
 # the median of n normal samples is within 1.96 * 1.253 sigma / sqrt(n) in 95 % of cases, and from the median
 # to the 80th percentile it is 0.842 sigma
 NOISE_OF_SPREAD = 1.96 * 1.253 / 0.842
+OTHER_HOST = "The cost model learned from host {}, not {}"
 
 
 def noise_of(p20_ms: float, p50_ms: float, p80_ms: float, samples: int) -> float:

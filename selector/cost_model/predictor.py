@@ -16,7 +16,7 @@ from kernel_selector.kernels.versions import holds
 
 from ..errors import ModelVersionMismatch
 from .domain import LEAST_GAIN_OF_WIDTH, Beyond, Domain, differences, is_of_another_width, unlike
-from .estimate import LEAST_GAIN, Estimate, Tier
+from .estimate import LEAST_GAIN, OTHER_HOST, Estimate, Tier
 from .features.imported_spec import ImportedDomain, ImportedSpec
 from .features.spec import FeatureSpec
 from .features.work_ratios import scaled
@@ -229,10 +229,8 @@ class Predictor:
 
     def _circumstances(self, device: Device, software: Environment | None) -> list[str]:
         caveats = []
-        if device.host and device.host not in self._manifest["hosts"]:
-            caveats.append(
-                f"The cost model learned from host {', '.join(self._manifest['hosts'])}, not {device.host}."
-            )
+        if device.host and device.host not in self.hosts:
+            caveats.append(f"{OTHER_HOST.format(', '.join(self._manifest['hosts']), device.host)}.")
         learned_with = self._environments
         if software is not None and all(item.fingerprint != software.fingerprint for item in learned_with):
             words = ", ".join(software.differences(learned_with[-1]))

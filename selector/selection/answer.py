@@ -227,7 +227,7 @@ def _here(knowledge: Knowledge, tier: Tier, problem: Problem, request: Request, 
         tier = transfer.carried(tier, problem, request.device, tier.origin or origin, host, seen)
     if request.measured_in != request.regime:
         tier = regimes.carried(knowledge, tier, problem, request, origin)
-    return transfer.in_host(tier, problem, origin, evidence)._replace(origin=None) if is_own else tier
+    return transfer.in_host(tier, problem, origin, evidence) if is_own else tier
 
 
 def _candidates(request: Request) -> tuple[str, Sequence[str], Mapping[str, str]]:

@@ -12,7 +12,7 @@ from functools import cache
 from kernel_selector.kernels.contract import AmbiguousDevice, Device, UnknownDevice
 from kernel_selector.kernels.contract.device import VENDOR_WORDS, spaced
 from kernel_selector.kernels.contract.errors import shorten
-from kernel_selector.kernels.devices import known_devices, variants
+from kernel_selector.kernels.devices import known_devices, slug, variants
 
 from ..errors import InvalidRequest
 
@@ -187,7 +187,7 @@ def _meant(name: str, measured: Sequence[Device]) -> tuple[Device, str]:
     Those are the variant that is here, else one that was measured, else the commonest.
     """
     by_key = {device.key: device for device in reversed(measured)}  # the first of several hosts
-    written = by_key.get(_slug(name)) or next((one for one in measured if one.name == name), None)
+    written = by_key.get(slug(name)) or next((one for one in measured if one.name == name), None)
     if written is not None:
         return written, ""
     try:
@@ -199,10 +199,6 @@ def _meant(name: str, measured: Sequence[Device]) -> tuple[Device, str]:
     taken = (here or [known])[0]
     note = f"{name}: taken as {taken.name}." if len(meant) > 1 else ""
     return by_key.get(taken.key, taken), note
-
-
-def _slug(name: str) -> str:
-    return Device(name=name, kind="").key
 
 
 def identified(torch_device: str) -> Device:
@@ -239,4 +235,4 @@ def _gpus_here() -> dict[str, str]:
     import torch
 
     gpus = [name for name in local_names() if name != "cpu"]
-    return {_slug(torch.cuda.get_device_name(name)): name for name in reversed(gpus)}
+    return {slug(torch.cuda.get_device_name(name)): name for name in reversed(gpus)}

@@ -11,6 +11,7 @@ from kernel_selector.kernels import registry
 from kernel_selector.kernels.contract import Device, Environment, Problem
 from kernel_selector.kernels.contract.record import LAUNCHED
 
+from ..cost_model.estimate import OTHER_HOST
 from . import shipped as shipping
 from .devices import Resolved, completed, resolve
 from .evidence import Evidence
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from .imported_evidence import ImportedEvidence
 
 _OPENING = Lock()  # threads that ask at once wait for the first
-OTHER_HOST = "The cost model learned from host {}, not {}"
 LAUNCHES = ": times of launches go by those of this host."
 UNUSABLE = "The measurements that come with this package cannot be used: "
 
@@ -249,13 +249,14 @@ def _as_learned(knowledge: Knowledge, predictor: Predictor, device: Device) -> t
 
     A model that has seen one host or two would take what sets the cards apart for what launches cost.
     """
-    alike = [one for one in knowledge.devices if one.key == device.key and one.host in predictor.hosts]
-    if device.kind != "cuda" or not alike or device.host in predictor.hosts:
+    if device.kind != "cuda" or device.host in predictor.hosts:
         return device, ()
-    if not device.host:
-        return alike[0], ()
-    words = OTHER_HOST.format(alike[0].host, device.host)
-    return alike[0], (words + (LAUNCHES if device.launch_us and alike[0].launch_us else "."),)
+    alike = (one for one in knowledge.devices if one.key == device.key and one.host in predictor.hosts)
+    learned = next(alike, device)
+    if learned is device or not device.host:
+        return learned, ()
+    words = OTHER_HOST.format(learned.host, device.host)
+    return learned, (words + (LAUNCHES if device.launch_us and learned.launch_us else "."),)
 
 
 def _tiers_of(

@@ -138,8 +138,10 @@ def in_host(tier: Tier, problem: Problem, device: Device, evidence: Evidence) ->
     `evidence` is of the kind of GPU.
     """
     origin = tier.origin
-    if origin is None or not device.host or device.launch_us in (None, origin.launch_us):
+    if origin is None:
         return tier
+    if not device.host or device.launch_us in (None, origin.launch_us):
+        return tier._replace(origin=None)
     host, known = evidence.host_shares_in(origin.host), registry.implementations(problem.operator)
     between = Between(replace(origin, host=device.host, launch_us=device.launch_us), origin, problem["dtype"])
     estimates = {}
@@ -147,7 +149,7 @@ def in_host(tier: Tier, problem: Problem, device: Device, evidence: Evidence) ->
         work = known[name].work(problem)
         ratio = between.ratio(one.time_ms, host.ms(name, problem["mode"], work.launches), work)
         estimates[name] = one.timed(ratio, 1.0, 0.0)
-    return tier._replace(estimates=estimates)
+    return tier._replace(estimates=estimates, origin=None)
 
 
 def runs_the_same(device: Device, other: Device) -> bool:

@@ -99,9 +99,9 @@ class DecidedLayers:
         """Decision for a layer that can be replaced, or the reason why it stays."""
         place = place_with(self._model, layer, self._options.outputs)
         if isinstance(place, str):
-            planned.next(layer, framework_only=True)
+            planned.next(layer.problem, framework_only=True)
             return place, ()
-        known = planned.next(layer)
+        known = planned.next(layer.problem)
         if known is None:
             if self._options.leaves_unnamed and self._options.named(layer) is None:
                 return NOT_NAMED, ()
@@ -158,7 +158,7 @@ class DecidedLayers:
 
         every = joining.joints(self._model, self._example, free, ms)
         if self._options.leaves_unnamed and self._options.search.memory_bytes is None:
-            every = [one for one in every if planned.take(one.problem)]
+            every = [one for one in every if planned.next(one.problem)]
         refused = [LeftAlone(path=one.path, problem=one.problem, why=one.why) for one in every if one.refused]
         return [one for one in every if not one.refused], refused
 

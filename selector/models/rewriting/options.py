@@ -104,24 +104,19 @@ class PlanImplementations:
             self._left.setdefault(problem, []).extend([one.implementation] * one.count)
         self._counts = {problem: len(names) for problem, names in self._left.items()}
 
-    def take(self, problem: Problem) -> bool:
-        """Whether a layer of this problem was left in the plan, which then has one less."""
-        left = self._left.get(problem)
-        return bool(left and left.pop(0))
-
     @property
     def untouched(self) -> tuple[Problem, ...]:
         """Problems of the plan of which no layer was asked for."""
         return tuple(problem for problem, count in self._counts.items() if len(self._left[problem]) == count)
 
-    def next(self, layer: Layer, *, framework_only: bool = False) -> tuple[str, str] | None:
-        """Planned implementation of a layer and the reason, or None for a layer outside the plan.
+    def next(self, problem: Problem, *, framework_only: bool = False) -> tuple[str, str] | None:
+        """Planned implementation of a layer of a problem and the reason, or None where none is left.
         `framework_only` prefers the framework's own.
         """
-        left = self._left.get(layer.problem)
+        left = self._left.get(problem)
         if not left:
             return None
-        default = registry.operator(layer.problem.operator).default
+        default = registry.operator(problem.operator).default
         place = left.index(default) if framework_only and default in left else 0
         return left.pop(place), "as planned"
 

@@ -1,5 +1,6 @@
 """What the argument `device` may be."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -135,6 +136,17 @@ def test_the_nearest_of_the_known_and_the_measured_is_suggested(asked, meant):
     measured = Device(name="Another CPU 7", kind="cpu")
     with pytest.raises(UnknownDevice, match=f"Did you mean '{meant}'.* Known: another-cpu-7, .* In this"):
         resolve(asked, [measured])
+
+
+@pytest.mark.parametrize("asked", ["xeon-platinum", "xeonx", "epyc-9"])
+def test_what_is_suggested_can_be_asked_about(asked):
+    """What the keys of several processors share is no name of one."""
+    names = ("Xeon Platinum 8480", "Xeon Platinum 8592", "EPYC 9654", "EPYC 9754")
+    measured = [Device(name=name, kind="cpu") for name in names]
+    with pytest.raises(UnknownDevice) as error:
+        resolve(asked, measured)
+    for meant in re.findall("Did you mean '(.+?)'", str(error.value)):
+        assert resolve(meant, measured).device in measured
 
 
 @pytest.mark.parametrize("asked", ["h2000x", "cuda:99", "cuda", "tpu", ""])
